@@ -216,7 +216,7 @@ void state_visit_holders(unsigned device, state_visitor visit, void *argument) {
       visit(slot, state_of_slot(slot, device), argument);
 }
 
-/* The PID of a live slot in the caller's PID namespace; 0 when it has none there. Whoever has a mark lives. */
+/* The PID of a live slot in the caller's PID namespace; 0 when it has none there. A process with a mark lives. */
 static uint32_t pid_of(int fd, unsigned slot) {
   long marked = slot == own_slot ? -1 : state_file_marked_pid(fd, STATE_LOCK_PIDS + slot);
   if (marked >= 0)

@@ -86,7 +86,7 @@ static CUresult cuStreamGetCaptureInfo_on(CUstream handle, CUstreamCaptureStatus
 STREAM_API(cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz,
            (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id), stream, status, id)
 
-/* A graph here has no edges: who asks for the last nodes is told that this is not simulated. */
+/* A graph here has no edges: a program that asks for the last nodes is told that this is not simulated. */
 static CUresult cuStreamGetCaptureInfo_v2_on(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id,
                                              CUgraph *graph, const CUgraphNode **dependencies, size_t *count,
                                              enum default_stream default_stream) {

@@ -11,7 +11,7 @@
  * own place. A process counts in the usage files of all levels, at most VGPU_MAX_LEVELS.
  *
  * An all-zero usage file is a valid, empty one: processes may create it at the same moment without a lock. It is read
- * and written by system calls: a process changes what is of all under a lock of its bytes, and a slot of its own alone.
+ * and written by system calls: a process changes shared fields under a lock on their bytes; its own slot needs none.
  */
 #ifndef VGPU_ABI_H
 #define VGPU_ABI_H

@@ -1,12 +1,12 @@
 """How much of each GPU is reserved, by which holder, and how much is free.
 
-A memory limit is a reservation: the limits on a GPU together are at most its memory. A limit that is more than what
-is guaranteed, that part alone is reserved; what is used beyond it counts as use outside of all reservations. A
+A memory limit is a reservation: the limits on a GPU together are at most its memory. Where only a part of a limit is
+guaranteed, that part alone is reserved; what is used beyond it counts as use outside of all reservations. A
 container without a limit may use the whole GPU, so it shares a GPU with no reservation, only with others that have no
 limit either, as they would without vgpurun. A compute limit is a reservation as well, and together they are at most
 100 %; a container without one reserves no compute, and takes what the others leave.
 
-Those that take turns (--swap) are on the GPU one at a time, so they share one reservation: the largest of theirs.
+Holders that take turns (--swap) are on the GPU one at a time, so they share one reservation: the largest of theirs.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Lets a container or a slice that there is already have other limits: what grows needs room, as at a launch."""
+"""Admits new limits for an existing container or slice: what grows needs room, as at a launch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,9 +1,9 @@
-"""Lets a launch in when there is room for it: looks at the GPUs and keeps others from doing so until it is done.
+"""Admits a launch when there is room for it, and keeps other launches from looking at the GPUs until it is done.
 
-A launch has taken its share when its container, or the state folder of a local process, exists: from then on it is
-among the holders that the next one sees. Then it looks again: not every launch has the same lock. One may
-have lost patience with it, or have another /tmp; `docker start` has none. When two look after they have
-taken, at least one sees the other. So nothing is reserved twice, whatever becomes of the lock.
+A launch has taken its share when its container, or the state folder of a local process, exists: from then on the next
+one sees it among the holders. Then it looks again, since not every launch holds the same lock: one may have run out of
+patience with it, or have another /tmp; `docker start` takes none. Of two launches that look after they have taken
+their shares, at least one sees the other. So nothing is reserved twice, whatever becomes of the lock.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,6 +1,6 @@
 """A user's grant: the most that the quotas of /etc/vgpurun/config.yaml let a user have of the GPUs.
 
-Whoever may talk to the Docker Engine is root: quotas keep the honest within what was agreed. In every sum a launch
+A user who may talk to the Docker Engine is root: quotas keep honest users within what was agreed. In every sum a launch
 without a memory limit counts as the whole GPU, and one without a compute limit as 100 %.
 """
 

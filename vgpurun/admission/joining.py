@@ -1,4 +1,4 @@
-"""Lets a launch into a slice: what a slice has was admitted when it was made, so that nothing has to be asked for."""
+"""Admits a launch to a slice. The slice was admitted when it was made, so the launch needs no room of its own."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

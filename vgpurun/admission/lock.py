@@ -1,13 +1,13 @@
-"""One launch of this host at a time looks at the GPUs and takes of them, whoever its user is.
+"""Lets one launch of this host at a time look at the GPUs and take a share of them, across all users.
 
 The lock is a flock on a file that all users share, so a killed launch lets go of it. Nothing in the shared folder is
-trusted: a link, a pipe or another's closed file is no lock, and nobody can hold the others up for longer than
+trusted: a link, a pipe or a file that is closed to this user is not a lock, and nobody can hold others up for more than
 PATIENCE_S, nor several one after the other for longer than MOST_S.
 
 The lock keeps order, so that launches at the same time do not see, and refuse, each other. That nothing is reserved
-twice does not hang on it: who has taken something looks again (controller.py), with the lock or without.
+twice does not depend on it: a launch that has taken its share looks again (controller.py), with the lock or without.
 
-The folder is another one than that of the running containers (abi.LOCK_DIR): those have no part in this.
+The folder is not the one that running containers share (abi.LOCK_DIR): they have no part in this.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""Lets a launch into a share as a part of it: what the share has was admitted, and a part of it needs nothing more."""
+"""Admits a launch as a part of a share. The share was admitted as a whole, so its part needs no room of its own."""
 
 import os
 from collections.abc import Iterator, Sequence

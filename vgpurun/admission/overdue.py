@@ -1,4 +1,4 @@
-"""Containers and slices with an end (`--for`): what ends them is whatever of vgpurun runs by then.
+"""Ends containers and slices whose time (`--for`) is over. Whichever part of vgpurun runs by then does it.
 
 That is the `vgpurun run` that waits for the container, the guard, every launch of the same user or of root, and
 `vgpurun prune`. Without any of them a container runs on. A slice that is over reserves nothing, and root removes it.

@@ -1,4 +1,4 @@
-"""Refuses --swap where nobody would give the turns."""
+"""Refuses --swap on a host where no turns would be given."""
 
 from collections.abc import Sequence
 

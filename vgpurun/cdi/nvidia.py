@@ -1,6 +1,6 @@
-"""NVIDIA's own CDI specification, as nvidia-ctk writes it: how it brings the driver, for a device of ours to do so too.
+"""Reads how NVIDIA's own CDI specification (by nvidia-ctk) brings the driver, so that our devices do the same.
 
-The copy is as of now: after an update of the driver, NVIDIA's is written anew, and then ours has to be.
+What is read is a copy: after an update of the driver NVIDIA's specification is written anew, and ours has to follow.
 """
 
 import json

@@ -40,7 +40,7 @@ class GroupedOption(click.Option):
     def handle_parse_result(
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
     ) -> tuple[Any, list[str]]:
-        """Take the value. Of a hundred options few are given, and click's way for all of them takes milliseconds."""
+        """Take the value. Few of a hundred options are given; click's own handling of them all takes milliseconds."""
         if not self._is_plain or self.name in opts:
             return super().handle_parse_result(ctx, opts, args)
         value = () if self.multiple else False if self.is_flag else None

@@ -1,4 +1,4 @@
-"""Answers a shell that asks how a command line goes on."""
+"""Completes a command line for a shell."""
 
 import os
 

@@ -1,1 +1,1 @@
-"""Compose files: what people write into them for a share of a GPU, and what does that."""
+"""Compose files: what people write in them for a share of a GPU, and what really gives them one."""

@@ -1,6 +1,6 @@
-"""Finds what people write for a share of a GPU in a Compose file, and says what it does, which is nothing.
+"""Finds what people write for a share of a GPU in a Compose file, and says that it does nothing.
 
-Where in a file it stands is in nodes.py, and what stands there instead is in rewrite.py.
+nodes.py tells where in the file it stands, and rewrite.py puts something else there.
 """
 
 import re

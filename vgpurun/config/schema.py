@@ -1,7 +1,7 @@
 """The schema of a configuration file: every key, how its value is read, and what it means.
 
 docs/config.md has its tables from here, and vgpurun/docs/variables.py the variables. Most launches have no
-value to be read: what reads one is loaded for the first.
+value to be read, so what reads values is loaded only when there is one.
 """
 
 import re

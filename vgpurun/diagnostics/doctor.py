@@ -1,6 +1,6 @@
 """Looks at everything on this host that limits and launches stand on: the findings behind `vgpurun doctor`.
 
-Each check is a function that returns findings, and raises nothing: what is wrong is what it is for.
+Each check is a function that returns findings, and raises nothing: an error is a finding too.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""A finding of a look at this host."""
+"""A finding about this host."""
 
 from dataclasses import dataclass
 

@@ -129,7 +129,7 @@ class ContainerEngine(Engine):
     def _await_its_listing(self, container: str) -> None:
         """Return when the engine lists a container as what it is now: it answers before it writes down an end.
 
-        Who looks next, say a launch that wants the room, would find it running. To inspect it waits for the writing.
+        The next to look, say a launch that wants the room, would find it running. Inspecting waits for the writing.
         """
         self.state_of(container)
 

@@ -1,11 +1,11 @@
-"""docker-py, as far as every start uses it. Its import is most of a start, so this is the place where it happens.
+"""Imports docker-py, as far as every start uses it. The import is most of a start, so it happens only here.
 
-Where the engine is at a unix socket, docker-py is made with `unix_http.py` instead of requests and urllib3, which are
-three quarters of its import. Elsewhere it goes without what requests guesses the encoding of texts by: the engine's
-texts are UTF-8, which is what requests takes them for when it has nothing to guess by. And without what takes it to
-engines over a proxy, on Windows or by ssh; the latter imports paramiko, as much as the rest, where that is installed.
+Where the engine is at a unix socket, docker-py gets `unix_http.py` instead of requests and urllib3, which are three
+quarters of its import. Elsewhere requests is imported without what it guesses the encoding of texts by: the engine's
+texts are UTF-8, which requests assumes where it cannot guess. Left out too is docker-py's way to engines over a proxy,
+on Windows or by ssh; the last imports paramiko, as large as all the rest, where that is installed.
 
-Whatever imports requests later finds the real one.
+Code that imports requests later gets the real one.
 """
 
 import sys

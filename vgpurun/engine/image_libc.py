@@ -1,6 +1,6 @@
 """Whether an image's C library can load libvgpu.so: read from the files, before anything of the image runs.
 
-A loader that cannot load a preloaded library goes on without it, that is without limits: so what cannot be is refused.
+A loader that cannot load a preloaded library goes on without it, so without limits: such an image is refused.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Relays between a connection to the engine and a pair of local sockets.
 
-Over TLS this process's threads cannot share the connection: who reads and who writes would be inside OpenSSL at the
-same time. So one thread alone has it.
+Over TLS this process's threads cannot share the connection: a reader and a writer would be inside OpenSSL at the same
+time. So a single thread has it.
 """
 
 import os

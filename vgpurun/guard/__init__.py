@@ -1,1 +1,1 @@
-"""The daemon that sees what no library counts, and acts on what is over its limit."""
+"""The daemon that sees use of the GPUs that no library counts, and acts on programs over their limits."""

@@ -18,7 +18,7 @@ Actions: TypeAlias = Generator[Action, bool, None]
 
 
 class Duty:
-    """Something that the guard sees to. `name` is under which it remembers across restarts."""
+    """Something that the guard sees to. `name` is the key of what it remembers across restarts."""
 
     name = ""
 
@@ -155,7 +155,7 @@ class Guard:
 
 
 def subject(action: Action) -> str:
-    """Return in words whom an action is about."""
+    """Describe the target of an action."""
     of_user = f" of {action.user}" if action.user else ""
     return f"container {action.name}{of_user}" if action.container else f"process {action.pid} ({action.name}){of_user}"
 

@@ -1,8 +1,8 @@
 """The duty that holds containers to their memory limits where the library does not.
 
 A container's memory is what NVML says that its processes hold. The library keeps programs that it sees to their limit,
-but what the driver takes for code and contexts it can count only afterwards. So a container all of whose processes it
-counts may hold more than one that has a process which it does not see, and for longer.
+but what the driver takes for code and contexts it can count only afterwards. So a container whose processes are all
+counted may hold more, and for longer, than one with a process that the library does not see.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

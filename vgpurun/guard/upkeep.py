@@ -1,4 +1,4 @@
-"""Keeps what the guard believes to be stopped in step with what is: others thaw, end and start containers too."""
+"""Keeps the guard's list of stopped containers true: others thaw, end and start containers too."""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,7 @@
-"""Folders that are watched for changes: one call asks about all, where a look at each file would cost a call for each.
+"""Watches folders for changes: one call asks about all of them, where looking at files takes a call for each.
 
-A change is one of the files that are directly in a folder, or of the folder itself. The kernel does not tell of what is
-written by a mapping, or by another host.
+A change is one of the files that are directly in a folder, or of the folder itself. The kernel reports no
+writes through a mapping, or by another host.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""A GPU as plain data, for what reads of one and asks no driver."""
+"""A GPU as plain data, for code that does not ask the driver."""
 
 from vgpurun.util.row import Row
 

@@ -244,7 +244,7 @@ def _mapped(path: Path) -> Content:
 def preloaded(environment: Mapping[str, str]) -> Path | None:
     """Return the library that programs of this environment have already: a second one would limit them twice.
 
-    Raises LibraryError for one that is too old to know shares within each other.
+    Raises LibraryError for one that is too old for nested shares.
     """
     named = [abi.CONTAINER_LIBRARY, *re.split("[: ]", environment.get("LD_PRELOAD", ""))]
     for path in map(Path, filter(None, named)):

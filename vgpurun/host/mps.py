@@ -1,7 +1,7 @@
 """NVIDIA's Multi-Process Service: whether it runs here, and how limited programs are kept out of it.
 
 Programs under MPS share one context of the daemon's. Their parts of the memory and of the time cannot be told apart
-there as it is elsewhere, so limits are for programs outside of it. A program finds the daemon through a folder of
+there as elsewhere, so limits are for programs outside of it. A program finds the daemon through a folder of
 pipes: without it the program uses the GPU by itself. A container does not have the folder, unless it is mounted.
 """
 

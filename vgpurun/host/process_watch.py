@@ -1,4 +1,4 @@
-"""Processes that are watched until they end: by then their numbers may be others'."""
+"""Watches processes until they end, without their numbers, which may be others' by then."""
 
 import os
 import select

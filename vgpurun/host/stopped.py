@@ -1,4 +1,4 @@
-"""Says whether a process stands still, by a signal or in a frozen cgroup: nothing in it answers then."""
+"""Says whether a process is stopped, by a signal or in a frozen cgroup, so that nothing in it answers."""
 
 from contextlib import suppress
 from pathlib import Path

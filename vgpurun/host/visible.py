@@ -1,4 +1,4 @@
-"""The GPUs that a command works with: this host's or the simulated ones, and what of them is out of reach is said."""
+"""The GPUs that a command works with: this host's or the simulated ones. Warns of those that are out of reach."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The guard's doings: its state, and the record of its actions, which every user may read.
+"""The guard's state, and the record of its actions: every user may read both.
 
     <host's root>/guard/    0755
         lock                held by the guard that runs

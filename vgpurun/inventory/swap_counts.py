@@ -1,4 +1,4 @@
-"""Counts what turns have cost each that takes some: a file in its state folder, which outlives the guard."""
+"""Counts what turns (--swap) have cost each holder, in a file of its state folder, which outlives the guard."""
 
 import json
 from contextlib import suppress

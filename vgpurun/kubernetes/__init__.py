@@ -1,1 +1,1 @@
-"""The parts of a Kubernetes node: what gives its pods shares of GPUs by the limits that containers get elsewhere."""
+"""The parts of a Kubernetes node: they give its pods shares of GPUs, by the limits that containers get elsewhere."""

@@ -52,8 +52,8 @@ def units_of(owner: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
 
 
 def make_folder(root: Path, resource: str, units: Collection[str], files: Mapping[str, bytes]) -> Path:
-    """Make the state folder of units that were given anew; what their last container left is removed. To be alone()
-    is for the caller to see to, who looks before.
+    """Make the state folder of units that were given anew; what their last container left is removed. The caller
+    must have been alone() since it looked.
 
     Raises KubernetesError for units that are still in use, and StateError.
     """

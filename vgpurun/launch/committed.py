@@ -1,6 +1,6 @@
-"""Images that were committed of a container: what a launch had set there is neither the image's nor the user's.
+"""Images committed from a container: what the launch had set in it is neither the image's nor the user's.
 
-This version sets nothing that stays but where it must (plan.py says where); the version before set much.
+This version leaves nothing behind but where it must (plan.py says where); the version before left much.
 """
 
 import re

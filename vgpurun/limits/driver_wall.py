@@ -1,4 +1,4 @@
-"""Keeps the driver's own memory limits of containers that run at what their limits files say.
+"""Keeps the driver's own memory limits of running containers equal to their limits files.
 
 The hook at a container's start sets them first (cdi/hook.py). A cgroup that has none is not held by the driver, and is
 left so.

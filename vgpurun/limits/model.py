@@ -117,7 +117,7 @@ def _quota_from_json(each: Mapping[str, Any]) -> Quota:
 
 
 def limit_within(number: Any, most: int) -> int | None:
-    """Return a limit as it was written, by somebody whose words all others add up. Raises ValueError if it is none."""
+    """Return a limit that another user may have written, and all sums count. Raises ValueError if it is none."""
     if number is None or (type(number) is int and 0 <= number <= most):
         return number
     raise ValueError(number)

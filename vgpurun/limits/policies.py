@@ -1,4 +1,4 @@
-"""When a compute limit holds, and who goes first where containers take turns on a GPU."""
+"""The policies of compute limits, and the priorities of containers that take turns on a GPU."""
 
 from collections.abc import Mapping
 from enum import Enum

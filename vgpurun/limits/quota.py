@@ -59,7 +59,7 @@ class Quota(Row):
     `virtual_bytes` is what its programs see when that is more than `memory_bytes`: the host serves the rest.
     `suspended` is one of all devices: SUSPENDED and so on of abi.py.
     `guaranteed_bytes` is what is kept for it when that is less than `memory_bytes`, the most that it may have.
-    `takes_turns`: --swap; its memory is on the device in its own turns, so that those who take turns share one room.
+    `takes_turns`: --swap; its memory is on the device in its own turns, so that those that take turns share one room.
     """
 
     memory_bytes: int | None = None

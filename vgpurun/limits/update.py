@@ -141,9 +141,10 @@ def set_paused(container: Limited, paused: bool) -> None:
 def changing(container: Limited) -> Iterator[None]:
     """Keep the limits of a container as they are but for what is done in here. Raises StateError.
 
-    The lock is on a file that the container does not see: its programs cannot hold up who takes from them. They could
-    by a lease of the limits file, which the kernel ends within its time (45 s), and there is none while that is open
-    for writing. Nobody changes a share while a part of it is being changed, whose processes it has too.
+    The lock is on a file that the container does not see: its programs cannot hold up a command that takes from
+    them. They could by a lease of the limits file, which the kernel ends within its time (45 s), and there is none
+    while that is open for writing. Nobody changes a share while a part of it is being changed, whose processes it has
+    too.
     """
     path, limits = container.limits_folder / "owner", container.limits_folder / "etc" / "limits"
     with ExitStack() as held:

@@ -1,4 +1,4 @@
-"""The same figures under the names of Alnair's exporter, for its dashboards (`--compat alnair`).
+"""The exporter's figures under the names of Alnair's exporter, for its dashboards (`--compat alnair`).
 
 Alnair counts by process, vgpurun by container: there is no label pid, but the container stands in pod_name and its user
 in namespace. Left out is what is not measured: alnair_cuda_available_token, and copies (alnair_cuda_mem_copy_*), which

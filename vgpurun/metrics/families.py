@@ -131,7 +131,7 @@ def used_ratio(device: Device) -> float | None:
 
 
 def kernel_age_s(device: Device) -> float | None:
-    """Return the seconds since a container's last launch; None for one that never launched, or launches tomorrow."""
+    """Return the seconds since a container's last launch; None without one, or if it lies in the future (bad data)."""
     last_ns = device.reading.last_launch_ns if device.reading else 0
     age_ns = time.monotonic_ns() - last_ns
     return age_ns / 1e9 if last_ns > 0 and age_ns >= 0 else None

@@ -1,4 +1,4 @@
-"""The same figures under the names of HAMi's two exporters, for its dashboards and alerts (`--compat hami`).
+"""The exporter's figures under the names of HAMi's two exporters, for its dashboards and alerts (`--compat hami`).
 
 HAMi's ratios go from 0 to 100. Outside of Kubernetes its pods and namespaces are containers and users. Left out is what
 has no meaning on one host without Kubernetes and MIG: hami_mig_device_info, hami_node_gpu_mig_instance_info,

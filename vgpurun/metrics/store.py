@@ -1,9 +1,9 @@
 """The file in which use is kept: SQLite, bounded in age and size.
 
 Use is kept in spans of time: fine ones of late, coarser ones of long ago. Everything in a span is a sum or a maximum,
-so coarser spans are made of finer ones without loss but in time. There is one writer, who holds the kernel's lock on a
-file beside it; a killed one cannot leave that behind. The journal is SQLite's rollback journal, since a reader then
-needs no right to write.
+so merging spans loses only resolution in time. There is one writer, which holds the kernel's lock on a file beside it;
+a killed one cannot leave that behind. The journal is SQLite's rollback journal, since a reader then needs no right to
+write.
 """
 
 import fcntl

@@ -1,6 +1,6 @@
 """Volumes and mounts in the syntax of docker run. Every parser raises ValueError.
 
-Whatever else is wrong with a mount, the engine says in the same words as to docker.
+Any other fault of a mount the engine reports, in the same words as to docker.
 """
 
 import os

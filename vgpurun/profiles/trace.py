@@ -1,6 +1,6 @@
 """A run in the Trace Event Format, which Perfetto and chrome://tracing open.
 
-Instants and durations are microseconds, from the begin of the run; fractions keep the nanoseconds. The file is written
+Instants and durations are microseconds, from the run's beginning; fractions keep the nanoseconds. The file is written
 record by record, so that a long run needs no more memory than a short one.
 """
 

@@ -1,4 +1,4 @@
-"""Workers in containers (`image_uri`): Ray starts them by a line of podman's, which is to bring what limits need."""
+"""Workers in containers (`image_uri`): adds what limits need to the podman command by which Ray starts them."""
 
 import shlex
 from collections.abc import Iterable, Mapping

@@ -2,7 +2,7 @@
 
 The worker has started under a limits file that grants nothing (plugin.py), and gets one of its own before anything asks
 CUDA or NVML. The library keeps to that file from the first call on; its content changes with the tasks. CUDA keeps to
-the GPUs that it found first: a worker in which it is in use is of no use to a task on others, and ends.
+the GPUs that it found first: a worker that uses it already cannot serve a task on others, and ends.
 """
 
 import atexit

@@ -4,8 +4,8 @@
     <root>/slices/.<name>-*  one that is being made or removed
 
 A slice appears and disappears by a rename, so that there is never half of one; what a killed command leaves has a dot
-before its name. Whoever joins a slice holds a shared flock of its folder until it can be seen to have joined, and
-whoever removes it an exclusive one.
+before its name. A program that joins a slice holds a shared flock of its folder until it can be seen to have joined,
+and a command that removes the slice an exclusive one.
 """
 
 import errno

@@ -205,7 +205,7 @@ def is_held(folder: Path) -> bool:
     except OSError:
         return False  # gone
     try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: whoever asks at the same time gets the same answer
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: all that ask at the same time get the same answer
     except OSError:
         return True
     finally:

@@ -2,7 +2,7 @@
 
 It finishes what was interrupted, brings back what asks for its GPUs when there is room, and does what --idle says.
 What takes turns is left to swapping.py, but for what --idle says of it.
-Where a program asks and there is no room, or a launch waits, others that are idle and may be suspended make way.
+Where a program asks and there is no room, or a launch waits, it suspends idle programs that allow it.
 """
 
 import os

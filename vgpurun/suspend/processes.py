@@ -70,7 +70,7 @@ def find(folder: Path, gpus: Sequence[Gpu]) -> list[Process]:
     """
     own = {pid for pid in _with_slots(folder / "run" / "usage") if belongs_to(pid, folder)}
     for pid in set[int]().union(*(read_processes(gpu) for gpu in gpus)) - own:
-        with suppress(SuspendError):  # a stranger, who does not count here
+        with suppress(SuspendError):  # a stranger, which does not count here
             if belongs_to(pid, folder):
                 own.add(pid)
     return [Process(pid, moment) for pid in sorted(own) if (moment := started(pid)) is not None]

@@ -1,4 +1,4 @@
-"""The record of a suspension, written before each step so that whoever comes next can finish it.
+"""The record of a suspension, written before each step so that a later command can finish it.
 
 The file is in the state folder, which the container does not see; that may be a user's own.
 """

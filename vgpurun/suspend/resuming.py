@@ -1,4 +1,4 @@
-"""Brings programs back, or to other GPUs, when there is room for them, as a launch would find it."""
+"""Brings programs back, or to other GPUs, when there is as much room as a launch would need."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing

@@ -1,6 +1,6 @@
-"""Carries out the turns of those that take some (--swap): a thread of the guard, and one for each exchange.
+"""Carries out the turns of programs with --swap: a thread of the guard, and one for each exchange.
 
-Whose turn it is, is for turns.py to say, and each way in and out is a transition as any other.
+turns.py decides whose turn it is, and each way in and out is an ordinary transition (transition.py).
 """
 
 import threading

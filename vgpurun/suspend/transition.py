@@ -1,7 +1,7 @@
-"""Suspends what holds GPUs, brings it back, and finishes what somebody else has begun.
+"""Suspends what holds GPUs, brings it back, and finishes what another command has begun.
 
 Every step is written down before it is done (record.py), under the lock of the limits. A process is locked for the time
-of one transition alone: whoever finds one that was interrupted lets the processes run on, or go on coming back.
+of one transition alone: a command that finds one interrupted lets the processes run on, or go on coming back.
 
 The limits file says to the programs whether their calls wait, and to admission whether their memory and their time are
 reserved: a suspended container has given both back; one on its way out or back, or that waits for its turn, has not.
@@ -275,7 +275,7 @@ def _come_back(
 ) -> bool:
     """Bring back whatever is away, and unlock whatever is locked; then calls go on, unless they may not.
 
-    Where the driver fails at one process, the others go on; that one is tried again by whoever comes next.
+    Where the driver fails at one process, the others go on; that one is tried again by the next command.
     """
     failures = _unlock_all(target, gpus, driver, found, may_go_on)
     if failures is None:

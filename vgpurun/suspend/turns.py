@@ -1,6 +1,6 @@
-"""Decides who of those that take turns (--swap) has its memory on the GPUs, and who comes next. Pure: it does nothing.
+"""Decides which of those that take turns (--swap) has its memory on the GPUs, and which comes next. Pure.
 
-A *group* is a container, a slice with all that has joined it, or a local process. On each GPU one group is there at
+A *group* is a container, a slice with all that has joined it, or a local process. Each GPU has one group at
 most. The one that has waited longest comes next, once those there have had their turn, which is as long for each: so
 long that moving memory takes a fifth of the time at most. One that is idle gives the rest of its turn away.
 """

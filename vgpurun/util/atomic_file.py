@@ -1,4 +1,4 @@
-"""Files that change as a whole: who reads one sees the old content or the new, whenever the writer is killed."""
+"""Replaces files atomically: a reader sees the old content or the new, even if the writer is killed."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Work that goes on while this thread does something else: what waits for the engine or the driver."""
+"""Runs work that waits for the engine or the driver while this thread does something else."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar

@@ -1,4 +1,4 @@
-"""The words that an option is one of, where help and configuration know them before anything else is loaded."""
+"""The choices of options, where help and configuration find them before anything else is loaded."""
 
 DRIVER_MODES = ("auto", "toolkit", "cdi", "mount", "sim")
 ENFORCE_MODES = ("auto", "library", "driver")

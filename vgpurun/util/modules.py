@@ -1,4 +1,4 @@
-"""Modules in the place of others while a package is imported that names more than it will use."""
+"""Stand-ins for modules that a package imports and will not use."""
 
 import sys
 from collections.abc import Iterator, Mapping

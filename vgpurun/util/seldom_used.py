@@ -1,4 +1,4 @@
-"""Modules of Python's that click, docker-py and others import, and that few runs use: a fifth of a start."""
+"""Postpones modules of Python's own that click and docker-py import and few runs use: a fifth of a start."""
 
 import os
 import sys

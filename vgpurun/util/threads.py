@@ -1,4 +1,4 @@
-"""Signals and threads: those beside the main one, which alone runs handlers, and what no signal may cut in two."""
+"""Threads beside the main one, which alone runs signal handlers, and code that no signal may cut in two."""
 
 import signal
 import threading

@@ -30,8 +30,8 @@ static inline int64_t bucket_zero_at(int64_t zero_at_ns, int64_t now_ns, uint32_
   return min(zero_at_ns, now_ns + bucket_wall_ns(BUCKET_MOST_DEBT_NS, percent));
 }
 
-/* The same after gpu_ns have been paid or, below zero, given back: at paid_ns, which is now or before. Tokens that have
- * accrued for longer than a burst before it is lost. */
+/* When the bucket stands at zero after gpu_ns have been paid or, below zero, given back: at paid_ns, which is now or
+ * before. Tokens that had accrued by then beyond a burst are lost. */
 static inline int64_t bucket_pay(int64_t zero_at_ns, int64_t gpu_ns, int64_t paid_ns, int64_t now_ns,
                                  uint32_t percent) {
   int64_t from_ns = max(zero_at_ns, paid_ns - bucket_wall_ns(BUCKET_BURST_NS, percent));

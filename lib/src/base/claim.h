@@ -52,7 +52,7 @@ static inline void claim_pause(void) {
 #endif
 }
 
-/* In a forked child. */
+/* Call in a forked child: its thread has another number. */
 void claim_forget_thread(void);
 
 /*
@@ -66,15 +66,17 @@ extern __thread struct signals {
   sigset_t before; /* the thread's own mask */
 } signals;
 
-/* After a sleep, and before the next one or when the wait is over. */
+/* Keeps signals from the thread: call after a sleep. */
 void signals_hold(void);
+
+/* Lets them through again: call before the next sleep, or when the wait is over. */
 COLD void signals_release_held(void);
 static inline void signals_release(void) {
   if (__builtin_expect(signals.held, 0))
     signals_release_held();
 }
 
-/* clock_sleep_ns for such a wait. */
+/* Sleeps in such a wait. */
 void signals_sleep_ns(int64_t duration_ns);
 
 #endif

@@ -14,15 +14,15 @@ static inline int64_t clock_now_ns(void) {
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* The same clock a few milliseconds late, for a quarter of the cost. */
+/* Reads the clock a few milliseconds late, for a quarter of the cost. */
 static inline int64_t clock_coarse_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* May return early when a signal arrives: callers look at the clock again. Not by a function of libc, where a thread
- * that is cancelled would end, and with it whoever waits for what it has claimed. */
+/* May return early when a signal arrives: callers look at the clock again. A system call, since in a function of libc a
+ * cancelled thread would end, and leave others waiting for what it has claimed. */
 static inline void clock_sleep_ns(int64_t duration_ns) {
   struct timespec duration = {.tv_sec = duration_ns / 1000000000, .tv_nsec = duration_ns % 1000000000};
   syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &duration, NULL);
@@ -45,7 +45,7 @@ extern __thread struct quick_clock quick_clock;
 /* Places it: the counter stood at `ticks` at that time. False when it has not run evenly since the last time. */
 bool quick_clock_place(struct quick_clock *clock, uint64_t ticks, int64_t now_ns);
 
-/* The same by the clock itself, which is the answer. */
+/* Asks the clock itself, returns its answer, and places the counter by it. */
 int64_t quick_clock_look_ns(void);
 
 static inline int64_t quick_clock_at_ns(const struct quick_clock *clock, uint64_t ticks) {

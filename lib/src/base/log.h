@@ -10,7 +10,7 @@ enum log_level { LOG_ERROR = 0, LOG_WARNING = 1, LOG_MESSAGE = 2, LOG_INFO = 3, 
 /* Keeps errno. A line longer than 500 bytes is cut. */
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same, but at most once for each `said`. */
+/* Logs a line at most once for each `said`. */
 #define log_once(said, level, ...)                                                                                     \
   do {                                                                                                                 \
     if (!__atomic_exchange_n(said, 1, __ATOMIC_RELAXED))                                                               \

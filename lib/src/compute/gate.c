@@ -43,8 +43,9 @@ void gate_note_progress(struct meter *meter, int64_t end_ns) {
     set(meter->patience_ns, min(4 * before_ns, TURNS_PATIENCE_NS));
 }
 
-/* A launch goes on, let go by the valve, or by tokens, which may come before, each time somewhat later, since the wait
- * is charged as work. One that was hardly held tells nothing: it may have come just before the work ended anyway. */
+/* Notes that a held launch goes on, let go by the valve or by tokens. Tokens may come first, each time somewhat later,
+ * since the wait is charged as work. A launch that was hardly held is not evidence: it may have come just before the
+ * work ended anyway. */
 static void note_release(struct meter *meter, int64_t held_since_ns, bool by_valve) {
   int64_t now_ns = meter->driver->now_ns(), none = 0;
   if (by_valve || min(now_ns - held_since_ns, stalled_ns(meter, now_ns)) >= get(meter->patience_ns) / 2)
@@ -191,7 +192,7 @@ static bool goes_in_step(struct wait *wait, struct meter_bucket *bucket, int64_t
   return (others_work && zero_at_ns + pays_ns <= min(*open_at_ns, owes_ns)) || (others_wait && zero_at_ns <= owes_ns);
 }
 
-/* How far ahead of its part a process is, it knows from what all have had. */
+/* Updates ahead_ns: this process's GPU time less its fair part of what the container has used. */
 void gate_note_busy(struct meter_bucket *bucket, const struct vgpu_device_shared *shared, int64_t own_ns) {
   uint64_t before_ns = swap(bucket->busy_ns, shared->busy_ns);
   int64_t all_ns = before_ns > 0 ? (int64_t)min(shared->busy_ns - before_ns, (uint64_t)BUCKET_MOST_DEBT_NS) : own_ns;

@@ -64,7 +64,7 @@ static void end_with_marker(struct meter_stream *stream) {
   gate_note_activity(stream->meter, 0);
 }
 
-/* Since when a stream is idle, nobody can tell. */
+/* An idle stream does not say when it became idle. */
 void meter_end_now(struct meter_stream *stream) {
   if (stream->meter->driver->is_idle(stream->handle))
     end_unobserved(stream);
@@ -284,8 +284,8 @@ void meter_end_all(struct meter *meter) {
 
 /* ---- the program waits, or asks ---------------------------------------------------------------------------------- */
 
-/* A batch whose last launch is a while ago ends here. Whether younger work is done the end of a wait, or one of the
- * next polls, tells well enough: a program that waits for short work is asked nothing more each time. */
+/* Ends a batch whose last launch is a while ago. For younger work the end of the wait, or a later poll, shows
+ * completion well enough: a program that waits for short work is asked nothing more each time. */
 void meter_before_wait(struct meter_stream *stream) {
   close_older(stream, METER_LATE_NS);
 }

@@ -64,7 +64,7 @@ struct batch {
   bool is_mixed;   /* launches of several keys */
   bool is_unknown; /* one launch, whose cost is not known */
 
-  bool in_company;   /* with other tenants, for whom the GPU was not free meanwhile */
+  bool in_company;   /* with other tenants, for which the GPU was not free meanwhile */
   int64_t began_ns;  /* when its first launch returned */
   void *start;       /* a marker before its first launch, or NULL: the GPU's clock is set by it */
   int64_t start_ns;  /* when it had been recorded */
@@ -181,10 +181,10 @@ struct meter {
 void meter_init(struct meter *meter, const struct meter_driver *driver, struct meter_terms (*terms)(const void *owner),
                 const void *owner);
 
-/* The tenant's, and then those of shares within it. Before the first launch. */
+/* Adds a bucket: the tenant's first, then those of shares within it. Call before the first launch. */
 void meter_add_bucket(struct meter *meter, struct device_state *state, struct device_state *const *others);
 
-/* As they are now: from here on its buckets go by them. */
+/* Reads the terms as they are now: from here on the buckets go by them. */
 struct meter_terms meter_terms(struct meter *meter);
 
 /* A stream to meter, or NULL when there are too many. */
@@ -193,11 +193,15 @@ struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *
 /* The stream is destroyed: its open batch is closed, and no new one opens. */
 void meter_remove_stream(struct meter_stream *stream);
 
-/* Between these two no other thread harvests, so that a context may be destroyed; false when a thread that harvests
- * hangs in the driver. Once it is certain that the context is destroyed, its markers are not touched any more: the next
- * harvest forgets all that is in flight there. */
+/* Keeps other threads from harvesting until meter_resume, so that a context may be destroyed. False when a thread that
+ * harvests hangs in the driver. */
 bool meter_pause(struct meter *meter);
+
+/* Call in between once the context is certainly destroyed: its markers are not touched any more, and the next harvest
+ * forgets all that is in flight there. */
 void meter_remove_context(struct meter *meter, void *context);
+
+/* `paused` is what meter_pause returned. */
 void meter_resume(struct meter *meter, bool paused);
 
 /* Before a launch: may wait. `work` names what is launched (a function with its grid, a graph), so that its cost is
@@ -223,11 +227,13 @@ enum meter_wait { METER_STREAM_IS_IDLE, METER_STREAM_MAY_BE_BUSY };
 void meter_before_wait(struct meter_stream *stream);
 void meter_after_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns);
 
-/* The same for all streams: their context was waited for, or something on them. They may be busy. */
+/* Call before a wait for a whole context, or for something on any of its streams. */
 void meter_before_wait_all(struct meter *meter);
+
+/* Call after it: the streams may still be busy. */
 void meter_after_wait_all(struct meter *meter, int64_t returned_ns);
 
-/* Around a question whether work is done: meter_before_wait_all, and this where the answer was yes. */
+/* Call after asking whether work is done, where it is. Before the question, call meter_before_wait_all. */
 void meter_after_poll(struct meter *meter);
 
 /* Settles what has completed, and tells the tenant, and each share within it, what has been paid. */

@@ -60,7 +60,7 @@ static inline void meter_recycle(struct meter_stream *stream, void *marker) {
     stream->meter->driver->recycle(marker);
 }
 
-/* It will not be measured. */
+/* Drops a batch that will not be measured. */
 static inline void meter_drop(struct meter_stream *stream, const struct batch *batch) {
   if (stream->observer != NULL)
     stream->observer->measured(stream, batch, 0, 0);
@@ -97,7 +97,7 @@ static inline bool meter_is_dry(struct meter_stream *stream) {
  * batch. All waits are bounded, but for a pause, which lasts as long as the host wants it. */
 struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns);
 
-/* All processes of the container have had so much GPU time by now, and this one own_ns of it since the last call. */
+/* Notes the GPU time of all processes of the container so far, and this one's own_ns of it since the last call. */
 void gate_note_busy(struct meter_bucket *bucket, const struct vgpu_device_shared *shared, int64_t own_ns);
 
 /* Has the container launched lately on another GPU, too? */
@@ -107,7 +107,7 @@ bool gate_is_in_step(struct meter *meter, int64_t now_ns);
  */
 void gate_note_activity(struct meter *meter, int64_t more_ns);
 
-/* A batch ended at that time. */
+/* Notes that a batch ended at that time. */
 void gate_note_progress(struct meter *meter, int64_t end_ns);
 
 #endif

@@ -37,8 +37,8 @@ static void book(struct vgpu_device_shared *shared, void *paid_into) {
   busy_history_add(shared, bill->busy_until_ns - bill->busy_ns, bill->busy_until_ns);
 }
 
-/* A payment stands in this process's own buckets at once, and a little later in those that it shares. Where one of
- * these stands later than it can, it is damaged. */
+/* A payment is booked in this process's own buckets at once, and in the shared ones a little later. A shared bucket
+ * whose zero is later than may be owed is damaged. */
 static void tell(struct meter *meter) {
   struct meter_bill *bill = &meter->bill;
   int64_t pay_ns = swap(meter->to_pay_ns, 0);

@@ -31,7 +31,7 @@ CUresult host_memory_free_in_order(const struct host_memory *memory, CUstream st
 /* Frees what has been waited for. */
 void host_memory_collect(void);
 
-/* Memory that has not been freed yet is gone with its context. */
+/* Forgets what has not been freed yet of a context that is gone. */
 void host_memory_forget_context(CUcontext context);
 
 #endif

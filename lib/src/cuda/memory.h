@@ -6,10 +6,10 @@
 #include "device/devices.h"
 #include "device/process.h"
 
-/* An allocation that the device's share has no room for: served by the host, or refused. */
+/* Serves from the host an allocation that the device's share has no room for, or refuses it. */
 CUresult memory_allocate_on_host(const struct current *current, CUdeviceptr *pointer, size_t size, unsigned flags);
 
-/* The context is gone, and its allocations with it. */
+/* Forgets the allocations of a context that is gone. */
 void memory_forget_context(struct device *device, CUcontext context);
 
 #endif

@@ -45,9 +45,9 @@ void pools_note_counted(uint64_t address, uint64_t size);
 /* Memory may have gone back to the driver: what threads know is good no more. */
 void pools_note_shrinking(void);
 
-/* Counts what the driver has answered. False when the pool has less than is counted: that is taken back only where
- * `shrinking` was made known before the driver was asked, so that who has allocated since has asked too, and only if
- * nobody has. */
+/* Counts what the driver has answered. Lowers the count only if `shrinking` was announced before the driver was asked,
+ * so that a thread that has allocated since has asked too, and only if none has (`readings` is unchanged). Else false
+ * where the pool has less than is counted. */
 bool pools_count_reserve(struct pool *pool, CUmemoryPool handle, uint64_t reserved_bytes, bool shrinking,
                          uint64_t readings);
 

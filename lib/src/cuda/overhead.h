@@ -5,15 +5,17 @@
 
 #include "device/devices.h"
 
-/* Asks NVML what this process really holds, and counts the difference as overhead, unless that was done less than
- * max_age_ns ago. True when it was asked. */
+/* Is NVML to be asked, since its last answer is max_age_ns old? False where it cannot be asked. */
 #define OVERHEAD_SELDOM_NS 100000000LL
 #define OVERHEAD_OFTEN_NS 1000000LL
 bool overhead_is_due(const struct device *device, int64_t max_age_ns);
+
+/* If that is due, asks NVML what this process really holds, and counts the difference as overhead. True when NVML has
+ * answered. */
 bool overhead_correct(struct device *device, int64_t max_age_ns);
 
-/* The same, at once, after the driver has made something for which reserved_bytes are pending: it is overhead then, and
- * they are settled if NVML was asked. */
+/* Asks NVML at once, after the driver has made something for which reserved_bytes are pending. If NVML answers, what
+ * was made is counted as overhead and they are settled. True then. */
 bool overhead_count_made(struct device *device, uint64_t reserved_bytes);
 
 /* NVML is asked before anything more is allocated: memory that others use may have been given up here, and stay. */
@@ -36,7 +38,7 @@ bool overhead_is_blurred(const struct device *device);
 /* A context has been made and counted, before which at most before_bytes were uncounted. */
 void overhead_context_made(struct device *device, CUcontext context, uint64_t before_bytes);
 
-/* It is gone, and NVML will be asked next. */
+/* A context is gone: its bytes are no longer told apart. The overhead is lowered at the next correction. */
 void overhead_context_ended(const struct device *device, CUcontext context);
 
 #endif

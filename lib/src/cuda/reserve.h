@@ -9,19 +9,26 @@
  * memory_commit or memory_cancel. A NULL device counts nothing: the driver will answer with an error of its own. */
 CUresult memory_reserve(struct device *device, uint64_t bytes);
 
-/* The same without a last attempt to make room, and without a word: false when it does not fit. */
+/* Counts bytes if they fit; makes no last attempt to find room, and explains nothing. */
 bool memory_try_reserve(struct device *device, uint64_t bytes);
 
-/* The same two for data, which the host may serve as well. Then the device keeps room for what it cannot. */
+/* Counts bytes of data, with a last attempt to find room, and explains nothing. Where the host can serve data as well,
+ * the device keeps room for modules, which it cannot. */
 bool memory_make_room_for_data(struct device *device, uint64_t bytes);
+
+/* Counts bytes of data as memory_make_room_for_data does, without the last attempt. */
 bool memory_try_reserve_data(struct device *device, uint64_t bytes);
 
-/* The driver has taken actual_bytes, or nothing, for what was reserved. */
+/* Settles a reservation for which the driver has taken actual_bytes. */
 void memory_commit(struct device *device, uint64_t reserved_bytes, uint64_t actual_bytes);
+
+/* Settles a reservation for which it has taken nothing. */
 void memory_cancel(struct device *device, uint64_t reserved_bytes);
 
-/* Counts without a reservation, and after the driver has got memory back. */
+/* Counts bytes that were not reserved. */
 void memory_add(struct device *device, uint64_t bytes);
+
+/* Counts bytes no longer that the driver has back. */
 void memory_release(struct device *device, uint64_t bytes);
 
 /* Around a call that may give bytes back to the driver, or LEDGER_UNKNOWN_BYTES, of a device or of one that is not
@@ -41,7 +48,7 @@ void memory_release_managed(struct device *device, uint64_t bytes);
 /* Does the container hold more than its limit? */
 bool memory_is_over(struct device *device);
 
-/* For a refusal: counted, and explained once. */
+/* Counts a refusal, and explains the first one. */
 CUresult memory_refuse(const struct device *device, uint64_t bytes);
 
 /* May the host serve what the device has no room for? */
@@ -73,8 +80,8 @@ static inline struct measured_allocation measured_allocation(struct device *devi
   return (struct measured_allocation){.device = device, .room_bytes = ledger_driver_size(at_least_bytes)};
 }
 
-/* Is it to be made? After it was undone it is made once more if there is room for as much as it took: others who were
- * in its way may have been undone as well. */
+/* Is it to be made? After it was undone it is made once more if there is room for as much as it took: others that
+ * were in its way may have been undone as well. */
 bool measured_begin(struct measured_allocation *measured);
 
 /* Counts what the driver has made. */

@@ -39,8 +39,9 @@ struct current {
 };
 struct current device_current(void);
 
-/* Before a context ends, since the next one may be on another device and have the same handle. */
+/* Call before a context ends: the next one may be on another device and have the same handle. */
 void device_contexts_change(void);
+
 struct device *device_of_nvml(nvmlDevice_t handle);
 
 /* Does the device's primary context exist? */
@@ -77,7 +78,7 @@ struct device_state *device_state(const struct device *device, int level);
 uint64_t device_used_bytes(const struct device *device, int level);
 uint64_t device_host_bytes(const struct device *device, int level);
 
-/* A limit could not be held: what shows `flag` (VGPU_NOT_ENFORCED_*) from now on. */
+/* Notes that a limit could not be held, for display: `flag` is one of VGPU_NOT_ENFORCED_*. */
 void device_not_enforced(const struct device *device, uint32_t flag);
 
 /* While a thread captures a stream in global mode, most questions to the driver are an error and end the capture. The

@@ -9,7 +9,7 @@ struct nvml_processes_room {
   nvmlProcessInfo_t list[];
 };
 
-/* A long list is asked for again and again: the room for it is kept, and whoever asks takes it meanwhile. */
+/* A long list is asked for again and again: the room for it is kept, and the thread that asks takes it meanwhile. */
 static struct nvml_processes_room *spare;
 
 static void keep(struct nvml_processes_room *room) {

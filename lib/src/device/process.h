@@ -42,8 +42,8 @@ static inline bool process_is_suspended(void) {
 /* Does the program see a GPU of the limits' size? Not where it is only profiled. */
 bool process_shows_limits(void);
 
-/* In a forked child, which cannot use CUDA and owns nothing: a file whose state must not be the parent's starts over by
- * this function. The list is made by the linker, so that nothing has to run beforehand. */
+/* Has a forked child, which cannot use CUDA and owns nothing, call `forget`: so a file whose state must not be the
+ * parent's starts over. The list is made by the linker, so that nothing has to run beforehand. */
 #define PROCESS_IN_CHILD(forget)                                                                                       \
   KEPT __attribute__((section("in_child"))) static void (*const forget##_in_child)(void) = forget
 
@@ -86,8 +86,10 @@ static inline const struct ledger *process_ledger(void) {
 /* The program shares GPU memory with other processes: the host must not take it off its GPU (vgpurun/suspend). */
 void process_note_sharing(void);
 
-/* The same for reading only: takes no slot. */
+/* The ledger for reading only: takes no slot. */
 const struct ledger *process_ledger_view(void);
+
+/* The ledger of a level, for reading only. */
 const struct ledger *process_ledger_at(int level);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * The host may take the GPUs from all processes of a container, and give them back later. A call of CUDA waits
- * meanwhile, before it reaches the driver, and asks for the GPUs in the usage file: whoever looks after suspended
- * containers on the host brings them back. The driver itself would let the call wait as long, and tell nobody.
+ * meanwhile, before it reaches the driver, and asks for the GPUs in the usage file: the host's
+ * daemon (vgpurun guard) brings them back. The driver itself would let the call wait as long, and tell nobody.
  */
 #ifndef VGPU_DEVICE_SUSPENSION_H
 #define VGPU_DEVICE_SUSPENSION_H
@@ -14,10 +14,12 @@ COLD void suspension_ask(void);
 /* Returns when the GPUs are back. Holds nothing, and lets signal handlers run. */
 COLD void suspension_wait(void);
 
-/* The same for the call that starts the driver, which decides what GPUs the process will see: the host waits until it
- * is over before it moves any process of the container, and a call that begins later waits for the host. A second
- * thread that starts the driver meanwhile finds it started when the first one leaves. */
+/* Waits likewise before the call that starts the driver, which decides what GPUs the process will see: the host waits
+ * until that is over before it moves any process of the container, and a call that begins later waits for the host. A
+ * second thread that starts the driver meanwhile finds it started when the first one leaves. */
 void suspension_enter_start(void);
+
+/* Call when the driver has started. */
 void suspension_leave_start(void);
 
 /* The first thing that every call of the driver does where there are limits. */

@@ -239,7 +239,7 @@ bool hooks_load_cuda(void);
 /* Loads the real NVML unless it is there; false without one. */
 bool hooks_load_nvml(void);
 
-/* The same for an NVML that the program has loaded. */
+/* Loads the real NVML only where the program has loaded it already. */
 void hooks_load_nvml_if_there(void);
 
 bool hooks_cuda_is_loaded(void);

@@ -56,9 +56,8 @@ struct usage_start {
 };
 _Static_assert(offsetof(struct usage_start, slots_used) == offsetof(struct vgpu_usage, slots_used), "layout");
 
-/* The usage file; `at` is a place in struct vgpu_usage. The way to it is asked for right before a few calls in a row,
- * and once before writes in a row, be they to several files, whether this process may write. False when that cannot be
- * read or written. */
+/* The usage file; `at` is a place in struct vgpu_usage. Call reach() right before a group of reads or writes, and
+ * may_write() once before a group of writes, even to several files. False when that cannot be read or written. */
 struct ledger_slots {
   int (*reach)(void *context);
   bool (*may_write)(void *context);
@@ -99,8 +98,10 @@ struct ledger_room ledger_reserve(const struct ledger *ledger, int device, uint6
 /* The driver has taken actual_bytes, or nothing, for what was reserved. */
 void ledger_settle(const struct ledger *ledger, int device, uint64_t reserved_bytes, uint64_t actual_bytes);
 
-/* Counts what the driver has already taken, limit or not, and what it has back. */
+/* Counts what the driver has already taken, limit or not. */
 void ledger_add(const struct ledger *ledger, int device, uint64_t bytes);
+
+/* Counts no longer what the driver has back. */
 void ledger_release(const struct ledger *ledger, int device, uint64_t bytes);
 
 /* Around a call that gives bytes back to the driver: they stay counted until they are released, but may be gone before.

@@ -9,7 +9,7 @@
 /* Bytes that the live processes hold on the device, overhead included; never more than UINT64_MAX. */
 uint64_t ledger_used(const struct ledger *ledger, int device);
 
-/* The same without a system call: with what the others held when they were read last. */
+/* Sums up as ledger_used does, without a system call: with what the others held when they were read last. */
 uint64_t ledger_used_of_late(const struct ledger *ledger, int device);
 
 /* The parts of the total. */

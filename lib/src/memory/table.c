@@ -94,7 +94,7 @@ bool table_add(struct table *table, struct table_entry entry, uint64_t *bytes) {
   return room;
 }
 
-/* Without the lock: whoever knows a key has it from a call that put it here before. */
+/* Without the lock: a thread that knows a key has it from a call that put it here before. */
 static bool is_empty(const struct table_shard *shard) {
   return __atomic_load_n(&shard->count, __ATOMIC_RELAXED) == 0;
 }

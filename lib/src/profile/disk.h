@@ -30,7 +30,7 @@ bool profile_disk_open(struct profile_disk *disk, const char *folder, size_t mos
  * as large as it has become, and a line on stderr says so. */
 struct profile_chunk *profile_disk_chunk(struct profile_disk *disk, uint64_t place);
 
-/* In a forked child, or when it turned out to be no good. The file stays. */
+/* Closes the file, which stays on the disk: in a forked child, or when it turned out to be unusable. */
 void profile_disk_close(struct profile_disk *disk);
 
 /* Does the environment ask for a profile? */

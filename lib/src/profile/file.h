@@ -4,7 +4,7 @@
  *
  * After a fixed part come chunks of records, a ring: when the file has reached its bound, the oldest chunk that no
  * thread is filling is overwritten, and its records count as dropped. A thread fills a chunk of its own. It raises
- * `used` after it has stored a record, and a chunk's serial changes when it is taken: so a reader who copies a chunk
+ * `used` after it has stored a record, and a chunk's serial changes when it is taken: so a reader that copies a chunk
  * and finds the same serial before and after has `used` whole records, also while the program runs.
  *
  * All times but two are nanoseconds of CLOCK_MONOTONIC; those two are on the axis of CLOCK_REALTIME as it was at the

@@ -18,7 +18,7 @@ static struct {
   uint32_t kernel;
 } map[MAP_SIZE];
 
-/* The launches of a batch, one after the other: who they were is summed up when they have been measured. */
+/* The launches of a batch, one after the other: they are summed up by kernel when they have been measured. */
 struct parts {
   uint32_t count;
   struct part {

@@ -18,12 +18,13 @@ static inline void profile_kernels_launch_ends(bool well) {
     profile_records_count_launch(profile_place.kernel);
 }
 
-/* Functions of a module go, and others may have their handles. */
+/* Forgets the functions: those of a module go, and others may get their handles. */
 void profile_kernels_forget(void);
 
-/* The meter's news: this thread's launch joins a batch, and so much time of it is expected (0: not known); and the
- * batch has taken a time, of which each kernel gets its part. */
+/* Notes that this thread's launch joins a batch, and so much time of it is expected (0: not known). */
 void profile_kernels_joined(struct batch *batch, int64_t expected_ns);
+
+/* Splits the time that a batch has taken among its kernels. */
 void profile_kernels_measured(const struct batch *batch, int64_t gpu_ns);
 
 #endif

@@ -54,7 +54,7 @@ static void count_run_left_behind(struct profile_chunk *chunk, uint32_t used) {
     profile_records_count_run(last, last->api, kernel, launches, last->duration_ns / launches);
 }
 
-/* A reader who meets it half way through finds another serial than before. */
+/* A reader that meets it half way through finds another serial than before. */
 static void empty(struct profile_chunk *chunk, uint64_t serial) {
   uint32_t used = __atomic_load_n(&chunk->used, __ATOMIC_ACQUIRE);
   if (chunk->serial != 0 && used > 0 && used <= PROFILE_CHUNK_RECORDS)

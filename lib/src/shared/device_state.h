@@ -1,8 +1,8 @@
 /*
  * The state of a device that the processes of a container share: the token bucket, and the figures that others display.
- * It is read and written by system calls, since whoever may write the file may also truncate it. A change is made on a
- * copy, under a lock of these bytes, and written at once: a process that is killed meanwhile has changed nothing, and
- * the kernel gives its lock back. A stranger may hold that for ever, and is not waited for.
+ * It is read and written by system calls, since a process that may write the file may also truncate it. A change is
+ * made on a copy, under a lock of these bytes, and written at once: a process that is killed meanwhile has changed
+ * nothing, and the kernel gives its lock back. A stranger may hold that for ever, and is not waited for.
  */
 #ifndef VGPU_SHARED_DEVICE_STATE_H
 #define VGPU_SHARED_DEVICE_STATE_H

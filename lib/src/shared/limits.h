@@ -55,7 +55,7 @@ static inline bool limits_oversubscribe(struct limits limits) {
 /* The limits of a share that is a part of another one: the least of both. Policy and priority are the outer one's. */
 struct limits limits_within(struct limits outer, struct limits inner);
 
-/* The percentage that holds, whoever else is there. */
+/* The percentage that holds, no matter which tenants are there. */
 static inline uint32_t limits_hard_percent(struct limits limits) {
   return limits.sm_policy == VGPU_SM_OFF ? VGPU_NO_SM_LIMIT : limits.sm_percent;
 }

@@ -1,9 +1,9 @@
 /*
- * The two files of abi.h, at each level, as this process reaches them, the limits mapped and the usage by system calls,
- * and this process's slot in the usage file.
+ * Opens the two files of abi.h at each level, the limits mapped and the usage by system calls, and holds this process's
+ * slot in the usage file.
  *
  * The slot is held by a kernel lock of the open file description, so that it ends with the process however that ends.
- * A forked child starts without region: it holds no GPU memory, and must not keep its parent's slot alive.
+ * A forked child starts without a region: it holds no GPU memory, and must not keep its parent's slot alive.
  */
 #ifndef VGPU_SHARED_REGION_H
 #define VGPU_SHARED_REGION_H
@@ -51,7 +51,7 @@ void region_note_sharing(struct region *region);
 /* How the ledger reaches the slots of a region. */
 extern const struct ledger_slots region_slots;
 
-/* In a forked child: lets go of what was inherited. */
+/* Lets go of what a forked child has inherited. */
 void region_forget(struct region *region);
 
 #endif

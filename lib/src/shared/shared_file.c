@@ -50,8 +50,8 @@ static int move_up(int file) {
 }
 
 /* We read and write without the description's position, so that it can tell our descriptor from others. To ask for the
- * inode takes longer, and the next write as well: since Linux 6.13 it is noted by the nanosecond for whoever has asked
- * for a file's times. */
+ * inode takes longer, and the next write as well: since Linux 6.13 it is noted by the nanosecond once somebody has
+ * asked for a file's times. */
 #define FIRST_POSITION 0x3c5fd1e7 /* past the data */
 
 static bool is_ours(const struct shared_file *file, int descriptor) {
@@ -309,7 +309,7 @@ bool shared_file_is_held(struct shared_file *file, int first, int count) {
 
 /* ---- content --------------------------------------------------------------------------------------------------- */
 
-/* By callers who hold locks. In pread() and pwrite() a thread that is cancelled would end, and keep them. */
+/* Callers hold locks. In pread() and pwrite() a thread that is cancelled would end, and keep them. */
 
 bool shared_file_read_at(int descriptor, void *to, size_t size, off_t at) {
   ssize_t length = syscall(SYS_pread64, descriptor, to, size, at);

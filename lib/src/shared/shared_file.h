@@ -49,10 +49,10 @@ void shared_file_return_slot(struct shared_file *file, int slot);
 /* Is any of `count` slots held, by this process or another? Also where that cannot be told. */
 bool shared_file_is_held(struct shared_file *file, int first, int count);
 
-/* Excludes other processes, but for a moment only. False, and errno, when that cannot be had within a second, or at
- * once.
- */
+/* Excludes other processes, but for a moment only. False, and errno, when that cannot be had within a second. */
 bool shared_file_lock(struct shared_file *file);
+
+/* Takes that lock without waiting. False, and errno, when it cannot be had at once. */
 bool shared_file_try_lock(struct shared_file *file);
 void shared_file_unlock(struct shared_file *file);
 
@@ -63,8 +63,10 @@ int shared_file_descriptor(struct shared_file *file);
 bool shared_file_try_lock_bytes(int descriptor, off_t at, size_t size);
 void shared_file_unlock_bytes(int descriptor, off_t at, size_t size);
 
-/* The same of one byte, together with others that do this. A file that cannot be locked stays as it is. */
+/* Holds a read lock on one byte, together with others. Does nothing where the file cannot be locked. */
 void shared_file_share_byte(struct shared_file *file, off_t at);
+
+/* Gives that lock up. */
 void shared_file_leave_byte(struct shared_file *file, off_t at);
 
 /* False, and errno, when not all could be read or written. A part that was cut off the file reads as zeros, and errno
@@ -74,19 +76,20 @@ bool shared_file_write_at(int descriptor, const void *from, size_t size, off_t a
 bool shared_file_read(struct shared_file *file, void *to, size_t size, off_t at);
 bool shared_file_write(struct shared_file *file, const void *from, size_t size, off_t at);
 
-/* Does the program's own limit for files let one be so large? A write past that is SIGXFSZ. Else false, and errno.
- * Asked before writes in a row, which need not ask each by itself then. */
+/* Does the program's own limit for files let one be so large? Else false, and errno: a write past it is SIGXFSZ. */
 bool shared_file_may_have(size_t size);
+
+/* Writes without asking that: the caller asks once before a group of writes. */
 bool shared_file_put_at(int descriptor, const void *from, size_t size, off_t at);
 
 /* After a read that failed: was the file cut off, and has it its size again? */
 bool shared_file_mend(struct shared_file *file);
 
-/* In a forked child. The mapping stays, since whoever forks without the C library's knowledge may go on to use it.
- */
+/* Call in a forked child. The mapping stays, since a program that forks without the C library's knowledge may go on to
+ * use it. */
 void shared_file_forget(struct shared_file *file);
 
-/* Gives up a file that turned out to be no good. */
+/* Gives up a file that turned out to be unusable. */
 void shared_file_close(struct shared_file *file);
 
 #endif

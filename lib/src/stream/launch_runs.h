@@ -1,12 +1,12 @@
 /*
  * Runs of launches: the same kernel on the same stream by the same thread, one right after the other. Where nothing is
  * held back, and all is measured for a profile alone, a run has one record, and the meter and the totals are told of it
- * when it ends: a program that does little but launch is spared the most of what it costs to record it. To read the
- * clock, and what comes with it, is most of the rest. So one of LAUNCH_RUN_UNTIMED + 1 launches is timed, and stands
+ * when it ends: a program that does little but launch is spared most of the cost of recording. Reading the clock,
+ * and what comes with it, is most of what remains, so only one of LAUNCH_RUN_UNTIMED + 1 launches is timed, and stands
  * for those since the one before; the others are counted in the record, and nothing else.
  *
  * A run ends after PROFILE_RUN_LAUNCHES launches, with a longer gap, and with whatever else the thread asks of the
- * driver. Until then its record says that the totals do not have it yet: whoever reads the file adds it, also when the
+ * driver. Until then its record says that the totals do not have it yet: a reader of the file adds it, also when the
  * thread or the process has ended meanwhile.
  */
 #ifndef VGPU_STREAM_LAUNCH_RUNS_H

@@ -1,6 +1,6 @@
 /*
  * The meter of each device, made at the first launch of a limited process, and whether launches are measured at all:
- * where compute is limited or paused, where another tenant uses the GPU, with whom turns are taken, where memory takes
+ * where compute is limited or paused, where another tenant uses the GPU, with which turns are taken, where memory takes
  * turns (--swap), and for a profile. Any other process without a compute limit that is alone on its GPUs is measured
  * nowhere, and looks up every now and then.
  */

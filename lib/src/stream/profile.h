@@ -48,7 +48,7 @@ static inline uint32_t profile_number_of(const void *stream) {
   return stream == CU_STREAM_LEGACY ? 0 : (uint32_t)(uintptr_t)stream;
 }
 
-/* A call is over. Only while the profile is on; so are those below. The recorded facts fit into registers. */
+/* Records a call that is over. This and those below only while the profile is on. The facts fit into registers. */
 void profile_call_over(uint32_t api_and_copy, int64_t start_ns, CUresult result, uint64_t bytes, CUstream stream);
 void profile_call_changed(bool context, bool kernels);
 

@@ -41,18 +41,19 @@ static inline struct meter_stream *streams_find(CUstream stream) {
   return streams_is_last(stream) ? streams_last.found : streams_look_up(stream, STREAMS_ADD);
 }
 
-/* The same, without making it known to the meter. */
+/* Finds a stream as streams_find does, without making it known to the meter. */
 static inline struct meter_stream *streams_find_known(CUstream stream) {
   return streams_is_last(stream) ? streams_last.found : streams_look_up(stream, STREAMS_IGNORE);
 }
 
-/* The calling thread has another current context from now on, or may have. Told while there is a profile. */
+/* Notes that the calling thread may have another current context from now on. Called while there is a profile. */
 void streams_context_changes(void);
 
-/* Before a stream is destroyed. */
+/* Call before a stream is destroyed. */
 void streams_forget_stream(CUstream stream);
 
-/* Around a call that may destroy a context of the device, whose work runs until it returns; NULL: it has not. */
+/* Around a call that may destroy a context of the device, whose work runs until it returns. `destroyed` is NULL where
+ * it has destroyed none. */
 struct streams_pause {
   struct meter *meter;
   bool paused;

@@ -313,7 +313,7 @@ static bool try_take(struct turns *turns, int64_t now_ns, int64_t *until_ns) {
   return lease_until(turns, now_ns, now_ns + 2 * TURNS_GRACE_NS);
 }
 
-/* A turn may be passed before the lease ends, which wakes nobody. When that is expected, whoever is next stays awake,
+/* A turn may be passed before the lease ends, which wakes nobody. When that is expected, the next one stays awake,
  * since a thread that sleeps wakes up a tenth of a millisecond late. */
 static int64_t time_to_sleep_ns(const struct turns *turns, int64_t now_ns, int64_t until_ns) {
   int64_t left_ns = until_ns - now_ns, to_pass_ns = turns->view.passes_at_ns - now_ns;

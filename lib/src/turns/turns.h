@@ -9,8 +9,9 @@
  * high priority goes first, then the tenant whose slice it is.
  *
  * A tenant may lie in its file, but about itself alone: its limit and its priority are what its host has written.
- * Whoever waits keeps account of how long each other tenant has held the turn meanwhile, and does not believe its lease
- * once that is more than its limit lets it have. No lock is involved: a process that may only read a file can lock it.
+ * A waiting process keeps account of how long each other tenant has held the turn meanwhile, and does not believe its
+ * lease once that is more than its limit lets it have. No lock is involved: a process that may only read a file can
+ * lock it.
  */
 #ifndef VGPU_TURNS_TURNS_H
 #define VGPU_TURNS_TURNS_H

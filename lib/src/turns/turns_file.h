@@ -42,8 +42,10 @@ struct turns_files *turns_files_open(const char *uuid, int device, const struct 
 /* Tells what this tenant may have, where no host does. */
 void turns_files_publish(struct turns_files *files, const struct turns_terms *terms);
 
-/* In a forked child; or before others have been looked for. */
+/* Call in a forked child. */
 void turns_files_forget(struct turns_files *files);
+
+/* Gives the files up before others have been looked for. */
 void turns_files_close(struct turns_files *files);
 
 #endif

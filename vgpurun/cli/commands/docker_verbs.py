@@ -1,4 +1,4 @@
-"""Verbs that are docker's own for any container: its command line carries them out, with the same engine."""
+"""Verbs that are handed over to docker's own command line, which carries them out on the same engine."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""`vgpurun exec`: a further command in a container that runs. The limits hold for it too."""
+"""`vgpurun exec`: runs a further command in a running container, under the same limits."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`vgpurun guard` and `vgpurun thaw`: what is held beside the library, and how it is let go."""
+"""`vgpurun guard`: acts on programs that get past the library; `vgpurun thaw`: lets what it has frozen go on."""
 
 import click
 

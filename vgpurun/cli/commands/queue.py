@@ -1,4 +1,4 @@
-"""`vgpurun queue`: who waits for room."""
+"""`vgpurun queue`: the launches that wait for room."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`vgpurun start|restart`: containers again, where there is room for their limits now."""
+"""`vgpurun start|restart`: starts containers again where there is room for their limits now."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,4 +1,4 @@
-"""`vgpurun suspend|resume|move`: programs lose their GPUs, and get them back, or others."""
+"""`vgpurun suspend|resume|move`: takes the GPUs from programs, and gives them back, or others."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`vgpurun update`: other limits for a container that runs."""
+"""`vgpurun update`: changes the limits of running containers."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Prints what a look at a host or a cluster has found."""
+"""Prints the findings about a host or a cluster."""
 
 import json
 import textwrap

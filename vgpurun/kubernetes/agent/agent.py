@@ -1,4 +1,4 @@
-"""The node agent: removes what dead pods have left, and knows who is who for the metrics."""
+"""The node agent: removes what dead pods have left, and tells the metrics which pod has what."""
 
 from collections.abc import Callable
 from pathlib import Path

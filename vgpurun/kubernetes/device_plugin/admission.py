@@ -4,10 +4,10 @@ Kubelet asks for the resources of a container one after the other, in any order,
 writes its record as soon as a container has all of them, and only then goes on to the next. So what was given last and
 is not in the record yet belongs to the container that is being asked for now.
 
-The container's next request is not known. But pods come in series and are made again when they are refused: so who
-asks for as much of one resource as a container before is taken to ask for as much of the other, too.
+The container's next request is not known. But pods come in series and are made again when they are refused: so a
+container that asks for as much of one resource as an earlier one is taken to ask for as much of the other, too.
 
-All this steers where units come from, and lets a pod that cannot be fail early. Nothing relies on it: before a
+All this steers where units come from, and lets an impossible pod fail early. Nothing relies on it: before a
 container starts, the record says exactly what it has.
 """
 

@@ -1,4 +1,4 @@
-"""The response by which kubelet gives a container the same as a CDI device would, in the device plugin API's words."""
+"""The device plugin API's response by which kubelet gives a container the same as a CDI device would."""
 
 from collections.abc import Sequence
 from pathlib import Path

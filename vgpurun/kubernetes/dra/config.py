@@ -17,7 +17,7 @@ KIND = "GpuConfig"
 
 
 class GpuConfig(NamedTuple):
-    """When a compute limit holds, and who goes first."""
+    """When a compute limit holds, and which container goes first."""
 
     sm_policy: SmPolicy = SmPolicy.HARD
     priority: Priority = Priority.HIGH

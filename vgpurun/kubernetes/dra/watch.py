@@ -1,4 +1,4 @@
-"""Hears at once that this node's ResourceSlice is gone: kubelet deletes it whenever kubelet starts."""
+"""Notices at once when this node's ResourceSlice is gone: kubelet deletes it whenever kubelet starts."""
 
 import threading
 from collections.abc import Callable
