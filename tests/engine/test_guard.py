@@ -78,7 +78,7 @@ def test_memory_past_the_library_is_stopped(vgpurun: Cli, debian: str, tmp_path:
         assert f"tenant-{number}" in done, (way, output, said(vgpurun))
         action = done[f"tenant-{number}"]
         assert (action["verb"], action["cause"], way) == ("kill", "memory", way)
-        assert "not seen by the library" in action["words"], way
+        assert "the library does not see" in action["words"], way
 
 
 def test_the_docs_name_each_way() -> None:

@@ -340,7 +340,7 @@ def test_quotas_and_defaults_of_the_administrator(two_gpus: Cli, debian: str, tm
     quota = quotas_from_json(two_gpus.owner("first")["quota"])
     assert [each.memory_bytes for _, each in quota] == [1 << 30]
     two_gpus.run("--mem", "4g", debian, "true").assert_refused("4 GiB", "3 GiB for user root", "admin.yaml:4")
-    two_gpus.run("--overcommit", debian, "true").assert_refused("--overcommit is not for user root")
+    two_gpus.run("--overcommit", debian, "true").assert_refused("user root", "may not use --overcommit")
     hold(two_gpus, debian, "second", "--mem", "3g")
     assert sorted(gpus_of(two_gpus).values()) == [1, 1], "3 GiB and 1 GiB are too much for root on one GPU"
     result = two_gpus.run(debian, "true")
@@ -352,4 +352,4 @@ def test_quotas_and_defaults_of_the_administrator(two_gpus: Cli, debian: str, tm
     mine = two_gpus.owner("of-nobody")
     assert mine["user"] == "nobody"
     assert quotas_from_json(mine["quota"])[0][0].endswith("000000000001")
-    two_gpus.run("--gpus", "device=0", debian, "true").assert_refused("GPU 0 is not for user nobody")
+    two_gpus.run("--gpus", "device=0", debian, "true").assert_refused("user nobody", "may not use GPU 0")

@@ -61,7 +61,7 @@ def test_a_folder_without_room_for_the_user_is_said_and_the_program_goes_on(
 
 def test_what_cannot_be_used_is_refused_before_anything_is_made(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    vgpurun.run("--profile", str(tmp_path / "file"), debian, "true").assert_refused("--profile", "is no folder")
+    vgpurun.run("--profile", str(tmp_path / "file"), debian, "true").assert_refused("--profile", "is not a folder")
     vgpurun.run("--profile-size", "8m", debian, "true").assert_refused("--profile-size", "without --profile DIR")
     vgpurun.assert_nothing_left()
 

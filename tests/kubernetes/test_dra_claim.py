@@ -128,9 +128,9 @@ class TestRefused:
             (claim(result(GPUS[0], "1Gi", "60"), result(GPUS[0], "1Gi", "50")), ("110 %",)),
             (claim(result(GPUS[0], "1Gi", "0.5")), ("0.5", "whole number")),
             (claim(result(GPUS[0], "-1Gi")), ("-1Gi", "whole number")),
-            (claim(result(GPUS[0], "lots")), ("lots", "no quantity")),
-            (claim(result(GPUS[0], "NaN")), ("NaN", "no quantity")),
-            (claim(result(GPUS[0], "Infinity")), ("Infinity", "no quantity")),
+            (claim(result(GPUS[0], "lots")), ("lots", "not a quantity")),
+            (claim(result(GPUS[0], "NaN")), ("NaN", "not a quantity")),
+            (claim(result(GPUS[0], "Infinity")), ("Infinity", "not a quantity")),
         ],
         ids=lambda value: None if isinstance(value, dict) else value[0].replace(" ", "-"),
     )

@@ -112,7 +112,7 @@ def test_a_file_of_another_program_is_left_alone(sandbox: Sandbox) -> None:
     mode = path.stat().st_mode
     printed, said = run(sandbox, "d.start(); print(fill())", path)
     assert printed == "15"
-    assert "it is no usage file of vgpurun" in said
+    assert "it is not a usage file of vgpurun" in said
     assert (path.read_bytes(), path.stat().st_mode) == (b"important" * 99, mode)
 
 

@@ -127,7 +127,7 @@ def test_what_is_no_plain_file_is_no_lock(folder: Path, tmp_path: Path, kind: st
             elsewhere.write_text("precious")
         path.symlink_to(elsewhere)
     (said,) = taken(folder)
-    assert "no lock" in said and str(path) in said
+    assert "is not a lock" in said and str(path) in said
     assert not elsewhere.exists() or elsewhere.read_text() == "precious"
 
 

@@ -56,7 +56,8 @@ def test_help_as_a_verb(run: Run) -> None:
 def test_a_mistyped_verb_is_pointed_out(run: Run) -> None:
     nowhere = "unix:///nowhere.sock"
     for words in (("biuld", "--gpus", "9"), ("strat", "name"), ("udpate",), ("slcie", "ls"), ("rnu", "image")):
-        refused(run(*words, DOCKER_HOST=nowhere), f"'{words[0]}' is no verb and no image", f"vgpurun run {words[0]}")
+        not_a_verb = f"'{words[0]}' is neither a verb nor an image"
+        refused(run(*words, DOCKER_HOST=nowhere), not_a_verb, f"vgpurun run {words[0]}")
     assert "did you mean: vgpurun start?" in run("strat", "name", DOCKER_HOST=nowhere).stderr, "and not stats"
     assert "no verb" not in run("run", "biuld", DOCKER_HOST=nowhere).stderr
     assert "no verb" not in run("--rm", "rum", DOCKER_HOST=nowhere).stderr  # not `vgpurun rm`
@@ -125,7 +126,7 @@ def test_a_mistake_says_where_the_help_is(run: Run) -> None:
 
 @pytest.mark.parametrize("size", ["x", "1", "50%"])
 def test_the_size_of_the_history_is_no_limit_of_a_gpu(run: Run, size: str) -> None:
-    refused(run("exporter", "--driver", "sim", "--history-size", size), f"'{size}' is no size of 1m or more")
+    refused(run("exporter", "--driver", "sim", "--history-size", size), f"'{size}' is not a size of at least 1m")
 
 
 @pytest.mark.usefixtures("simulated")

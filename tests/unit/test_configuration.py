@@ -256,7 +256,7 @@ def test_config_check(vgpurun: Callable[..., subprocess.CompletedProcess[str]], 
     result = vgpurun("config", "check", str(good))
     assert (result.returncode, result.stdout) == (0, f"{good}: valid\n")
     assert "this host knows no user alice, whose" in result.stderr
-    assert "students, whose values hold for nobody" in result.stderr
+    assert "students, whose values apply to nobody" in result.stderr
     known = vgpurun("config", "check", str(write("quotas: {users: {root: {}}, groups: {root: {}}}", "known.yaml")))
     assert (known.returncode, known.stderr) == (0, "")
     result = vgpurun("config", "check", str(bad))
@@ -271,8 +271,8 @@ def test_config_check(vgpurun: Callable[..., subprocess.CompletedProcess[str]], 
     [
         ("quotas: {default: {memory_per_gpu: 50%}}", "without --mem a launch of any user counts as the whole GPU"),
         ("quotas: {groups: {root: {sm_per_gpu: 25}}}", "without --sm a launch of group root"),
-        ("quotas: {users: {root: {containers: 0}}}", "no launch of user root is let in (containers, "),
-        ("quotas: {users: {root: {gpus: []}}}", "no launch of user root is let in (gpus, "),
+        ("quotas: {users: {root: {containers: 0}}}", "no launch of user root is admitted (containers, "),
+        ("quotas: {users: {root: {gpus: []}}}", "no launch of user root is admitted (gpus, "),
         ("defaults: {mem: 1g}\nquotas: {default: {memory_per_gpu: 50%}}", ""),
         ("defaults: {groups: {root: {sm: 10}}}\nquotas: {groups: {root: {sm_per_gpu: 25}}}", ""),
         ("quotas: {default: {memory_per_gpu: 100%, sm_per_gpu: 100}, users: {root: {memory_per_gpu: unlimited}}}", ""),

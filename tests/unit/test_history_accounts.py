@@ -126,7 +126,7 @@ def test_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--plot", "use.svg", "--format", "csv"), "--format csv is of what is printed, and --plot draws it"),
+        (("--plot", "use.svg", "--format", "csv"), "--format csv is for printed output, and --plot draws a picture"),
         (("--plot", "use.svg", "--format", "table"), "leave out one"),
         (("--plot", "use.gif"), "neither a .png nor a .svg"),
         (("--since", "2999-01-01"), "--since '2999-01-01' is not in the past"),

@@ -97,7 +97,7 @@ def test_wrong_filters(text: str) -> None:
         listing.parse_filters([text])
     with pytest.raises(OptionError, match="regular expression"):
         listing.parse_filters(["name=("])[0](TENANT)
-    with pytest.raises(OptionError, match="'status=up': there is no such status; there are created, rest"):
+    with pytest.raises(OptionError, match="'status=up': no such status; use one of created, rest"):
         listing.parse_filters(["status=running", "status=up"])
 
 

@@ -173,7 +173,8 @@ def test_a_file_that_is_none_hides_no_other(tmp_path: Path) -> None:
     command = ["report", "--format", "text", str(folder)]
     done = command_line.run(command, os.environ)
     assert done.returncode == 0 and done.stdout.startswith("python train.py\n")
-    said = [f"vgpurun: warning: left out: {folder}/{name}{layout.SUFFIX} is no profile" for name in ("begun", "empty")]
+    start = f"vgpurun: warning: left out: {folder}"
+    said = [f"{start}/{name}{layout.SUFFIX} is not a profile" for name in ("begun", "empty")]
     assert [line.partition(",")[0] for line in done.stderr.splitlines()] == said
     for path in folder.glob("*-*"):
         path.unlink()
@@ -183,7 +184,7 @@ def test_a_file_that_is_none_hides_no_other(tmp_path: Path) -> None:
 
 def test_a_pipe_is_waited_for_by_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"a{layout.SUFFIX}")
-    with pytest.raises(ProfileError, match="no regular file"):
+    with pytest.raises(ProfileError, match="not a regular file"):
         read_profiles(tmp_path)
 
 

@@ -121,9 +121,9 @@ def test_half_a_chunk_at_the_end_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is no profile"),
-        (b"x" * layout.CHUNKS_OFFSET, "is no profile"),
-        (bytes(new_file(APIS))[:-1], "is no profile"),
+        (b"", "is not a profile"),
+        (b"x" * layout.CHUNKS_OFFSET, "is not a profile"),
+        (bytes(new_file(APIS))[:-1], "is not a profile"),
         (bytes(new_file(APIS))[:8] + b"\x09\0\0\0" + bytes(new_file(APIS))[12:], "another version"),
     ],
 )

@@ -47,9 +47,9 @@ def test_a_folder_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     [
         (None, "8m", "without --profile"),
         ("", None, "no name"),
-        ("/etc/passwd", None, "is no folder"),
-        ("/tmp", "much", "is no size"),
-        ("/tmp", "50%", "is no size"),
+        ("/etc/passwd", None, "is not a folder"),
+        ("/tmp", "much", "is not a size"),
+        ("/tmp", "50%", "is not a size"),
         ("/tmp", "1m", "needs 4m"),
     ],
 )

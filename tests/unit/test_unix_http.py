@@ -180,7 +180,7 @@ def test_a_version_that_is_none_is_an_error(
     server: Server, tmp_path: Path, variables: dict[str, str], answered: str, says: str
 ) -> None:
     server.answer = OK + f"Api-Version: {answered}\r\n\r\nOK".encode()
-    assert f"vgpurun: {says}, which is no version of Docker's API; use e.g. 1.45\n" == refusal_of_ps(
+    assert f"vgpurun: {says}, which is not a version of Docker's API; use e.g. 1.45\n" == refusal_of_ps(
         tmp_path, **variables
     )
 

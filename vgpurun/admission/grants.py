@@ -72,11 +72,11 @@ class Grant(Row):
     ) -> None:
         """Raise QuotaError for what the user may never have on this GPU."""
         if is_overcommit and not self.may_overcommit:
-            raise QuotaError(f"--overcommit is not for {self._whose('overcommit')}; leave it out")
+            raise QuotaError(f"{self._whose('overcommit')} may not use --overcommit; leave it out")
         allowed = self.maxima.gpus
         if allowed is not None and not any(match_gpu(name, [capacity.gpu]) for name in allowed):
             raise QuotaError(
-                f"GPU {capacity.gpu.number} is not for {self._whose('gpus')}, which has {', '.join(allowed) or 'none'}"
+                f"{self._whose('gpus')} may not use GPU {capacity.gpu.number}; allowed: {', '.join(allowed) or 'none'}"
             )
         self._check_possible(self._sums_on(capacity, need, before))
 
@@ -163,7 +163,7 @@ class Grant(Row):
         for each in sums:
             if each.needed > max(each.most, each.before):
                 if each.key == "containers":
-                    raise QuotaError(f"no container is for {self._whose(each.key)}")
+                    raise QuotaError(f"{self._whose(each.key)} may start no containers")
                 raise QuotaError(
                     f"this launch counts as {each.show(each.needed)}{each.where}, more than the {each.show(each.most)} "
                     f"for {self._whose(each.key)}; give or lower {'--sm' if each.key.startswith('sm') else '--mem'}"

@@ -52,9 +52,9 @@ def _acquire(path: Path, patience_s: float) -> tuple[int | None, str]:
         try:
             file = open_shared(path)
         except OSError as error:
-            return None, f"is no lock ({error.strerror}; remove it)"
+            return None, f"is not a lock ({error.strerror}; remove it)"
         if file is None:
-            return None, "is no lock (not a plain file; remove it)"
+            return None, "is not a lock (not a plain file; remove it)"
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if is_at(file, path):

@@ -48,7 +48,7 @@ class Nesting(Row):
         theirs = {uuid for uuid, _ in share.quotas}
         gpus = [gpu for gpu in self.gpus if gpu.uuid in theirs]
         if not gpus:
-            raise GpuError("this share has none of the GPUs that can be seen here")
+            raise GpuError("none of the GPUs visible here belong to this share")
         names_some = self.chosen is not None or "=" in f"{self.limits.memory}{self.limits.sm}"
         wanted = candidates(Request(self.limits, self.chosen), gpus) if names_some else Candidates(tuple(gpus))
         chosen = wanted.all[: wanted.total]

@@ -20,5 +20,5 @@ def check_turns(gpus: Sequence[Gpu], is_local: bool = False) -> None:
     major = version.partition(".")[0]
     if major.isdecimal() and int(major) < FIRST_DRIVER:
         raise GpuError(
-            f"--swap: driver {version} takes no program off a GPU; it takes {FIRST_DRIVER} or newer, or leave it out"
+            f"--swap: driver {version} takes no program off a GPU; use {FIRST_DRIVER} or newer, or leave --swap out"
         )

@@ -242,7 +242,7 @@ def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Fun
 
 def force_option(group: str) -> Callable[[Function], Function]:
     """Add --force to a verb that changes containers."""
-    return option("--force", is_flag=True, group=group, help="Also what another user has started.")
+    return option("--force", is_flag=True, group=group, help="Act on containers of other users too.")
 
 
 def limit_options(
@@ -290,8 +290,8 @@ def oversubscribe_option(function: Function) -> Function:
         "--oversubscribe",
         metavar="SIZE",
         group=LIMITS,
-        help="What the program sees of each GPU instead, written like --mem: past --mem, its memory comes from the "
-        "host, and is slower.",
+        help="Memory that the program sees of each GPU, written like --mem: past --mem it comes from the host, and is "
+        "slower.",
     )(function)
 
 
@@ -326,8 +326,8 @@ def enforce_option(function: Function) -> Function:
         type=click.Choice(ENFORCE_MODES),
         default=lambda: config.default("enforce"),
         group=LIMITS,
-        help="What holds --mem: the library in each program alone (library), or the driver's own limits too, which "
-        "hold whatever a program loads (driver; from driver r615 on). auto, the default: all that the host has.",
+        help="How --mem is held: by the library in each program alone (library), or by the driver's own limits too, "
+        "which hold whatever a program loads (driver; from driver r615 on). auto, the default: all that the host has.",
     )(function)
 
 

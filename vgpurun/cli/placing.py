@@ -37,7 +37,7 @@ def idle_option(function: Function) -> Function:
         "--idle",
         metavar="TIME[:ACTION]",
         group=_GROUP,
-        help="What vgpurun guard does when it has used no GPU time for so long: suspend (its memory goes to the host "
+        help="Let vgpurun guard act when it has used no GPU time for so long: suspend (its memory goes to the host "
         "until it needs the GPU again), warn or stop; or never.",
     )(function)
 
@@ -58,7 +58,7 @@ def own_placement_options(function: Function) -> Function:
                 "--place",
                 type=click.Choice(PLACE_POLICIES),
                 group=_GROUP,
-                help="Which of the GPUs that have room: the emptiest (spread, the default) or the fullest (binpack).",
+                help="Choose from the GPUs with room: the emptiest (spread, the default) or the fullest (binpack).",
             ),
             overcommit_option(_GROUP),
             option(
@@ -73,23 +73,23 @@ def own_placement_options(function: Function) -> Function:
                 type=bool,
                 metavar="",
                 group=_GROUP,
-                help="Where there is no room, wait up to 30 s for vgpurun guard to suspend idle ones that allow it.",
+                help="If there is no room, wait up to 30 s for vgpurun guard to suspend idle programs that allow it.",
             ),
             option(
                 "--swap",
                 type=bool,
                 metavar="",
                 group=_GROUP,
-                help="Take turns of some seconds with others that say so: each has its memory on the GPU in its turn, "
-                "and in host memory else, so together they may have more than there is. It takes vgpurun guard.",
+                help="Take turns of some seconds on a GPU with other --swap launches: one has its memory there, the "
+                "others in host memory, so together they may use more than the GPU has. Needs vgpurun guard.",
             ),
             option(
                 "--movable",
                 type=bool,
                 metavar="",
                 group=_GROUP,
-                help="vgpurun move and defrag may bring it to other GPUs of the same kind while it runs: a container "
-                "gets the nodes of those too, and no use of them. A local process can be moved without this.",
+                help="Let vgpurun move and defrag bring it to other GPUs of the same kind while it runs: a container "
+                "gets the device nodes of those too, but cannot use them. A local process needs no --movable.",
             ),
         )
     ):
@@ -97,14 +97,14 @@ def own_placement_options(function: Function) -> Function:
     return function
 
 
-def overcommit_option(group: str) -> Callable[[Function], Function]:
+def overcommit_option(group: str, what: str = "Start") -> Callable[[Function], Function]:
     """Add --overcommit; without it the value is None."""
     return option(
         "--overcommit",
         type=bool,
         metavar="",
         group=group,
-        help="Even if the GPU is fully reserved.",
+        help=f"{what} even if the GPU is fully reserved.",
     )
 
 

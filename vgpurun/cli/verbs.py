@@ -26,8 +26,8 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("smi", "smi:smi", "Show GPUs, containers and what they use of their limits."),
         ("report", "report:report", "Show what a profiled run did: a page, tables, pictures, a trace."),
         ("inspect", "inspect:inspect", "Show all about containers as JSON."),
-        ("exporter", "exporter:exporter", "Serve all this as metrics for Prometheus."),
-        ("guard", "guard:guard", "Watch the GPUs, and act on what passes its limit beside the library."),
+        ("exporter", "exporter:exporter", "Serve usage of GPUs and containers as Prometheus metrics."),
+        ("guard", "guard:guard", "Watch the GPUs, and act on programs that get past the library."),
         ("history", "history:history", "Show who used how much of which GPU."),
         ("logs", "logs:logs", "Show what a container has written."),
     ),
@@ -57,7 +57,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "Kubernetes": (
         ("device-plugin", "device_plugin:device_plugin", "Offer shares of this node's GPUs to Kubernetes."),
-        ("dra-plugin", "dra_plugin:dra_plugin", "Offer them by resource claims (DRA)."),
+        ("dra-plugin", "dra_plugin:dra_plugin", "Offer shares of this node's GPUs by resource claims (DRA)."),
         ("node-agent", "node_agent:node_agent", "Remove what dead pods have left, and serve pods' metrics."),
     ),
     "Slurm": (("slurm", "slurm:slurm_group", "Hold Slurm's jobs to their shards of a GPU."),),
@@ -180,7 +180,7 @@ class Verbs(click.Group):
         if near and not _is_image(first):
             meant = _OTHER_WORDS.get(near[0], f"vgpurun {near[0]}")
             raise click.UsageError(
-                f"'{first}' is no verb and no image that the engine has; did you mean: {meant}? "
+                f"'{first}' is neither a verb nor an image that the engine has; did you mean: {meant}? "
                 f"For an image of that name: vgpurun run {first}.",
                 ctx,
             )

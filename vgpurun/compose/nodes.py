@@ -37,9 +37,9 @@ def read(path: Path) -> tuple[str, MappingNode]:
     except (OSError, UnicodeDecodeError) as error:
         raise ComposeError(f"{path}: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}") from None
     except yaml.YAMLError as error:
-        raise ComposeError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+        raise ComposeError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(root, MappingNode) or not isinstance(child(root, "services"), MappingNode):
-        raise ComposeError(f"{path} is no Compose file: it has no services")
+        raise ComposeError(f"{path} is not a Compose file: it has no services")
     return text, root
 
 

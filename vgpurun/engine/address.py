@@ -111,7 +111,7 @@ def check_address(address: Address) -> None:
     if parts.scheme == "ssh":
         raise another_host(address, f"ssh {parts.hostname} vgpurun ...")
     if parts.scheme not in ("unix", *_TCP_SCHEMES) or not path:
-        raise EngineError(f"{address.origin} is no engine's address; one is {DEFAULT_ADDRESS}")
+        raise EngineError(f"{address.origin} is not the address of an engine; use e.g. {DEFAULT_ADDRESS}")
     try:
         if parts.scheme == "unix":
             with socket.socket(socket.AF_UNIX) as probe:

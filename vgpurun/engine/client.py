@@ -123,7 +123,7 @@ class _Client(APIClient):
         found = given or str(answer.headers.get("Api-Version") or self.version(api_version=False)["ApiVersion"])
         if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", found, re.ASCII):
             where = "DOCKER_API_VERSION" if given else "the engine"
-            raise EngineError(f"{where} says '{found}', which is no version of Docker's API; use e.g. 1.45")
+            raise EngineError(f"{where} says '{found}', which is not a version of Docker's API; use e.g. 1.45")
         return found
 
     def _result(self, response: Any, json: bool = False, binary: bool = False) -> Any:

@@ -142,8 +142,8 @@ class ComputeDuty(Duty):
         if not unseen:
             return
         words = (
-            f"it uses {percent:.0f} % of GPU {number} and may {limit_percent} %, "
-            f"{len(unseen)} of its processes not seen by the library"
+            f"it uses {percent:.0f} % of GPU {number}, its limit is {limit_percent} %, and the library does not see "
+            f"{len(unseen)} of its processes"
         )
         if was_held:  # by a guard before this one
             self._begin(container, uuid, look.now_s, percent)

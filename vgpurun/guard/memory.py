@@ -231,5 +231,5 @@ def _most(limit_bytes: int) -> int:
 def _words(look: Look, container: Contained, each: Sharing, held: int) -> str:
     unseen = look.unseen_of(container, each.uuid)
     of = "its slice holds" if container.slice_name else "it holds"
-    why = f", {len(unseen)} of its processes not seen by the library" if unseen else ""
+    why = f", and the library does not see {len(unseen)} of its processes" if unseen else ""
     return f"{of} {show_size(held)} of {show_size(each.limit_bytes)} on GPU {each.number}{why}"

@@ -361,7 +361,7 @@ class GuardReader:
             self._note(f"file of {pid}", "")
             return asking.result()
         self._asking_of[pid] = asking
-        self._note(f"file of {pid}", f"process {pid} is let be: its usage file does not answer")
+        self._note(f"file of {pid}", f"process {pid} is left alone: its usage file does not answer")
         return True
 
     def _counted_by(self, container: Contained) -> frozenset[int] | None:

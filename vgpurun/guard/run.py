@@ -125,4 +125,4 @@ class Running:
         try:
             tell(Path(done.action.folder), done)
         except OSError as error:
-            self._say(f"warning: container {done.action.name} cannot be told: {error.strerror}")
+            self._say(f"warning: container {done.action.name} cannot be notified: {error.strerror}")

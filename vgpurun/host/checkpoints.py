@@ -40,7 +40,7 @@ _NAMES = {
     999: "CUDA_ERROR_UNKNOWN",
 }
 _REASONS = {
-    "CUDA_ERROR_INVALID_VALUE": "it is no process that uses CUDA",
+    "CUDA_ERROR_INVALID_VALUE": "it is not a process that uses CUDA",
     "CUDA_ERROR_OPERATING_SYSTEM": "the driver could not reach it, or has failed at it before",
     "CUDA_ERROR_NOT_FOUND": "this driver is too old: it takes 570 or newer",
     "CUDA_ERROR_NOT_READY": "its work on the GPU did not end in time",

@@ -253,7 +253,7 @@ def preloaded(environment: Mapping[str, str]) -> Path | None:
         except OSError:
             continue
         if marker and not marker.group(3):
-            raise LibraryError(f"{path}, which this share has, knows no shares within it; start the share again")
+            raise LibraryError(f"{path} of this share is too old for nested shares; restart the share")
         if marker:
             return path
     return None

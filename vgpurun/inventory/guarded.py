@@ -107,7 +107,7 @@ def read_state() -> dict[str, Any]:
     except RecursionError:
         raise ValueError("too deeply nested") from None
     if not isinstance(found, dict):
-        raise ValueError("no object")
+        raise ValueError("not an object")
     return found
 
 

@@ -40,7 +40,7 @@ def parse_filters(texts: Sequence[str]) -> list[Callable[["Tenant"], bool]]:
         if not equals or key not in _TESTS:
             raise OptionError(f"--filter '{text}' is not KEY=VALUE with a KEY of {', '.join(_TESTS)}")
         if key == "status" and value not in _STATES:
-            raise OptionError(f"--filter '{text}': there is no such status; there are {', '.join(_STATES)}")
+            raise OptionError(f"--filter '{text}': no such status; use one of {', '.join(_STATES)}")
         by_key.setdefault(key, []).append(value)
     return [_any_of(_TESTS[key], values) for key, values in by_key.items()]
 
@@ -53,7 +53,7 @@ def _has_name(tenant: "Tenant", value: str) -> bool:
     try:
         return re.search(value, tenant.name) is not None  # docker takes it as a pattern too
     except re.error:
-        raise OptionError(f"--filter 'name={value}' is no regular expression") from None
+        raise OptionError(f"--filter 'name={value}' is not a regular expression") from None
 
 
 def _has_gpu(tenant: "Tenant", value: str) -> bool:

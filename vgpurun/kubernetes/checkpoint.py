@@ -35,7 +35,7 @@ def read_holdings(path: Path) -> list[Holding]:
     except OSError as error:
         raise KubernetesError(f"kubelet's record {path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise KubernetesError(f"kubelet's record {path} is not as it is known here") from None
+        raise KubernetesError(f"kubelet's record {path} has an unknown form") from None
     return [Holding(pod, name, units) for (pod, name), units in found.items()]
 
 

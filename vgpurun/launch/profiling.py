@@ -43,7 +43,7 @@ class Profiling(NamedTuple):
             if not os.access(self.folder, os.W_OK | os.X_OK):
                 raise ProfileError(f"--profile {self.folder}: this user may not write there; choose another folder")
         elif self.folder.exists():
-            raise ProfileError(f"--profile {self.folder} is no folder; choose another name")
+            raise ProfileError(f"--profile {self.folder} is not a folder; choose another name")
 
     def variables(self, folder: str) -> dict[str, str]:
         """Return what tells the library so, where it sees the folder under that name."""
@@ -73,7 +73,7 @@ def _size_bytes(text: str) -> int:
     except LimitError:
         size = None
     if size is None or size.is_percent:
-        raise ProfileError(f"--profile-size '{text}' is no size; write it like 64m or 1g")
+        raise ProfileError(f"--profile-size '{text}' is not a size; use e.g. 64m or 1g")
     if size.bytes_on(0) < _LEAST_BYTES:
         raise ProfileError(f"--profile-size {text} is too little: a profile needs 4m")
     return size.bytes_on(0)

@@ -199,7 +199,7 @@ def _told(path: Path, container: Limited) -> Iterator[None]:
         raise StateError(f"{path} is gone; remove {container.name}, and run its image again") from None
     except OSError as error:
         raise StateError(
-            f"{path}: {error.strerror}; only who started {container.name}, or root, may change it"
+            f"{path}: {error.strerror}; only the user who started {container.name}, or root, may change it"
         ) from None
 
 

@@ -80,7 +80,7 @@ def read_sound_usage(path: Path, uuids: Sequence[str], pid_namespace: int | None
     """Return the same, but for a file that cannot be read or is broken raise OSError or BrokenUsageError."""
     file = open_regular(path)
     if file is None:
-        raise BrokenUsageError("it is no regular file")
+        raise BrokenUsageError("it is not a regular file")
     try:
         if os.fstat(file).st_size < sizeof(abi.Usage):
             raise BrokenUsageError("it is too short")
@@ -111,7 +111,7 @@ def read_counted(path: Path) -> frozenset[tuple[int, int]]:
     """
     file = open_regular(path)
     if file is None:
-        raise BrokenUsageError("it is no regular file")
+        raise BrokenUsageError("it is not a regular file")
     try:
         size = sizeof(abi.UsageHead)
         if os.fstat(file).st_size < size:

@@ -326,7 +326,7 @@ def _read_tenant(holder: Holder, by_uuid: Mapping[str, Gpu], is_stopped: bool) -
     except PermissionError:
         readings = [None] * len(holder.quotas)
     if not all(_is_sound(quota) for _, quota in holder.quotas):
-        raise BrokenUsageError("its limits are no numbers")
+        raise BrokenUsageError("its limits are not numbers")
     image = holder.what if holder.kind == "container" else ""  # a command line may hold secrets
     tenant = TenantSeen(
         kind=holder.kind,

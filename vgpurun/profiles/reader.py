@@ -199,7 +199,7 @@ def _open(path: Path) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no regular file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
@@ -232,7 +232,7 @@ def _read_fixed_part(path: Path) -> layout.File:
     except OSError as error:
         raise ProfileError(f"profile {path}: {error.strerror}") from None
     if read < ctypes.sizeof(file) or file.header.magic != layout.MAGIC:
-        raise ProfileError(f"{path} is no profile, a damaged one, or one that is only being made")
+        raise ProfileError(f"{path} is not a profile, is damaged, or is still being made")
     if file.header.format != layout.FORMAT:
         raise ProfileError(f"profile {path} was written by another version of vgpurun, in format {file.header.format}")
     return file

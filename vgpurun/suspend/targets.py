@@ -50,7 +50,7 @@ def process_numbered(pid: str) -> Target:
                 raise SuspendError(f"process {pid} is in slice {joined}; name that, as a whole: --slice {joined}")
             return Target(holder.id, holder.name, holder.folder)
     if not pid.isdecimal():
-        raise SuspendError(f"--process '{pid}' is no PID; see those of vgpurun local with: vgpurun smi")
+        raise SuspendError(f"--process '{pid}' is not a PID; see those of vgpurun local with: vgpurun smi")
     raise SuspendError(f"process {pid} was not started by vgpurun local, or has ended")
 
 

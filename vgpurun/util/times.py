@@ -37,9 +37,9 @@ def parse_moment(text: str, option: str, now_s: float | None = None) -> float:
         try:
             moment = datetime.fromisoformat(full + ("" if zone is None else zone.replace("Z", "+00:00")))
         except ValueError:
-            raise OptionError(f"{option} '{text}' is no date and time") from None
+            raise OptionError(f"{option} '{text}' is not a date and time") from None
         return moment.timestamp()  # without a zone it is this host's, as in docker
-    raise OptionError(f"{option} '{text}' is no time; use e.g. 10m, 2025-01-31T12:00:00, or seconds since 1970")
+    raise OptionError(f"{option} '{text}' is not a time; use e.g. 10m, 2025-01-31T12:00:00, or seconds since 1970")
 
 
 def read_rfc3339(text: str) -> float:
@@ -63,7 +63,7 @@ def parse_end(lifetime: str | None, now_s: float) -> float | None:
         return None
     span_s = parse_span(lifetime)
     if not span_s:
-        raise OptionError(f"--for '{lifetime}' is no span of time; use e.g. 30m, 2h or 7d")
+        raise OptionError(f"--for '{lifetime}' is not a span of time; use e.g. 30m, 2h or 7d")
     if span_s > _LONGEST_SPAN_S:
         raise OptionError(f"--for '{lifetime}' is more than a hundred years; leave it out where there is no end")
     return now_s + span_s

@@ -204,7 +204,8 @@ static void read_memory(const char *variable, int device_index, const char *alia
   const char *text = find_variable(variable, device_index, alias, &name);
   if (text != NULL && !limits_parse_memory(text, device_bytes, bytes)) {
     *bytes = LIMITS_STRICTEST_MEMORY_BYTES;
-    log_line(LOG_ERROR, "%s='%s' is no size such as 2g, 1024m or 50%%; no GPU memory is given until it is", name, text);
+    log_line(LOG_ERROR, "%s='%s' is not a size such as 2g, 1024m or 50%%; no GPU memory is given until it is", name,
+             text);
   }
 }
 
@@ -235,8 +236,8 @@ struct limits limits_from_environment(int device_index, uint64_t device_bytes) {
   const char *text = find_variable(VGPU_ENV_SM_LIMIT, device_index, VGPU_ENV_ALNAIR_SM, &name);
   if (text != NULL && !limits_parse_sm(text, &limits.sm_percent)) {
     limits.sm_percent = LIMITS_STRICTEST_SM_PERCENT;
-    log_line(LOG_ERROR, "%s='%s' is no percentage from 0 to 100; compute is limited to %d %% until it is", name, text,
-             LIMITS_STRICTEST_SM_PERCENT);
+    log_line(LOG_ERROR, "%s='%s' is not a percentage from 0 to 100; compute is limited to %d %% until it is", name,
+             text, LIMITS_STRICTEST_SM_PERCENT);
   }
   return limits;
 }

@@ -225,7 +225,7 @@ static const char *open_usage(struct region *region, const char *path, enum plac
   uint64_t magic = place == PLACE_CONTAINER ? 0 : VGPU_USAGE_MAGIC;
   uid_t owner = place == PLACE_DEFAULT ? geteuid() : SHARED_FILE_ANY_OWNER;
   if (!shared_file_open(&region->file, path, sizeof(struct vgpu_usage), magic, owner))
-    return errno == EILSEQ  ? "it is no usage file of vgpurun"
+    return errno == EILSEQ  ? "it is not a usage file of vgpurun"
            : errno == EPERM ? "it belongs to another user"
                             : strerror(errno);
   return has_start(region) ? NULL : renew(region, path);

@@ -38,7 +38,7 @@ static uint64_t most_bytes(void) {
     return DEFAULT_BYTES;
   if (limits_parse_memory(text, 0, &bytes))
     return bytes;
-  log_line(LOG_WARNING, "%s='%s' is no size such as 64m; a profile has 64 MiB", VGPU_ENV_PROFILE_SIZE, text);
+  log_line(LOG_WARNING, "%s='%s' is not a size such as 64m; a profile has 64 MiB", VGPU_ENV_PROFILE_SIZE, text);
   return DEFAULT_BYTES;
 }
 

@@ -37,7 +37,7 @@ def cdi_group() -> None:
 )  # fmt: skip
 @option(
     "--format", "output_format", type=click.Choice(["yaml", "json"]), group=_GROUP,
-    help="The format on standard output; that of a file is by its name. By default yaml.",
+    help="Format on standard output, by default yaml; a file's format follows from its name.",
 )  # fmt: skip
 @host_driver_option(_GROUP)
 @click.argument("slices", metavar="[SLICE...]", nargs=-1, type=SliceName())

@@ -64,7 +64,7 @@ def _check(arguments: tuple[str, ...]) -> None:
         groups = dict.fromkeys([*found.groups, *found.group_defaults])
         for kind, names, is_known in (("user", found.users, is_user), ("group", groups, is_group)):
             if unknown := [who for who in names if not is_known(who)]:
-                warn(f"{name}: this host knows no {kind} {', '.join(unknown)}, whose values hold for nobody")
+                warn(f"{name}: this host knows no {kind} {', '.join(unknown)}, whose values apply to nobody")
         for each in _refusals(found):
             warn(f"{name}: {each}")
 
@@ -79,7 +79,7 @@ def _refusals(found: ConfigFile) -> Iterator[str]:
         defaults = {**found.defaults, **found.group_defaults.get(whose.removeprefix("group "), {})}
         for key in ("containers", "gpus"):
             if key in settings and settings[key].value in (0, ()):
-                yield f"no launch of {whose} is let in ({key}, {settings[key].origin})"
+                yield f"no launch of {whose} is admitted ({key}, {settings[key].origin})"
         for name, key, whole in (("mem", "memory_per_gpu", "100%"), ("sm", "sm_per_gpu", 100)):
             most = maxima[key].value if key in maxima else None
             is_less = most is not None and (most.text if isinstance(most, MemorySize) else most) != whole

@@ -17,7 +17,7 @@ _GROUP = "Command"
     context_settings={"allow_interspersed_args": False},
 )
 @option("-d", "--detach", is_flag=True, group=_GROUP, help="Run it in the background.")
-@option("--detach-keys", metavar="KEYS", group=_GROUP, help="Keys that leave it, instead of ctrl-p,ctrl-q.")
+@option("--detach-keys", metavar="KEYS", group=_GROUP, help="Keys that detach from it, instead of ctrl-p,ctrl-q.")
 @option("-e", "--env", "environment", metavar="NAME[=VALUE]", multiple=True, group=_GROUP, help="Set a variable.")
 @option("--env-file", "env_files", metavar="FILE", multiple=True, group=_GROUP, help="Read variables from a file.")
 @option("-i", "--interactive", is_flag=True, group=_GROUP, help="Pass standard input on to the command.")

@@ -30,7 +30,7 @@ _LEAST_KEPT_S, _LEAST_BYTES = 3600, 1 << 20
 )  # fmt: skip
 @option(
     "--compat", "compatible", type=click.Choice(["hami", "alnair"]), multiple=True, group=_GROUP,
-    help="Also under the names that HAMi's or Alnair's exporters have for it.",
+    help="Serve metrics also under the names of HAMi's or Alnair's exporters.",
 )  # fmt: skip
 @option(
     "--history", "path", metavar="FILE", type=click.Path(path_type=Path), group=_HISTORY,
@@ -39,11 +39,12 @@ _LEAST_KEPT_S, _LEAST_BYTES = 3600, 1 << 20
 @option("--no-history", is_flag=True, group=_HISTORY, help="Keep no samples.")
 @option(
     "--history-keep", "keep", metavar="TIME", default="400d", show_default=True, group=_HISTORY,
-    help="For how long: 24h, 90d, 52w. Samples stay for 6 hours, sums of 5 minutes for 14 days, of an hour to the end.",
+    help="Keep history for this long: 24h, 90d, 52w. Samples stay for 6 hours, sums of 5 minutes for 14 days, of an "
+    "hour to the end.",
 )  # fmt: skip
 @option(
     "--history-size", "size", metavar="SIZE", default="256m", show_default=True, group=_HISTORY,
-    help="How large the file may become; what is oldest is forgotten for it.",
+    help="How large the file may become; then the oldest history is dropped.",
 )  # fmt: skip
 @option(
     "--history-interval", "interval_s", metavar="SECONDS", type=click.IntRange(1, 60), default=10, show_default=True,
@@ -89,7 +90,7 @@ def _history(path: Path | None, keep: str, size: str) -> Callable[[], "Store"]:
 
     keep_s = parse_span(keep)
     if keep_s is None or keep_s < _LEAST_KEPT_S:
-        raise OptionError(f"--history-keep '{keep}' is no time of an hour or more; use e.g. 90d")
+        raise OptionError(f"--history-keep '{keep}' is not a time of at least an hour; use e.g. 90d")
     return partial(Store, path or default_path(), int(keep_s), _size_bytes(size))
 
 
@@ -98,4 +99,4 @@ def _size_bytes(text: str) -> int:
         size = parse_size(text)
         if not size.is_percent and size.bytes_on(0) >= _LEAST_BYTES:
             return size.bytes_on(0)
-    raise OptionError(f"--history-size '{text}' is no size of 1m or more; use e.g. 256m")
+    raise OptionError(f"--history-size '{text}' is not a size of at least 1m; use e.g. 256m")

@@ -15,16 +15,16 @@ _GROUP = "Guard"
 @click.command(cls=GroupedCommand, name="guard", on_broken_config=warn)
 @option(
     "--memory", type=click.Choice(GUARD_MEMORY), group=_GROUP,
-    help="What is done to a container that holds 5 % more than its memory limit. By default as configured, or freeze.",
+    help="Action on a container that holds 5 % more than its memory limit. By default as configured, or freeze.",
 )  # fmt: skip
 @option(
     "--compute", type=click.Choice(GUARD_COMPUTE), group=_GROUP,
-    help="What is done to one that uses more than its share by programs that the library does not see. By default as "
-    "configured, or hold.",
+    help="Action on a container that uses more than its share through programs that the library does not see. By "
+    "default as configured, or hold.",
 )  # fmt: skip
 @option(
     "--outside", type=click.Choice(GUARD_OUTSIDE), group=_GROUP,
-    help="What is done to a program on a GPU that vgpurun did not start. By default as configured, or warn.",
+    help="Action on a program on a GPU that vgpurun did not start. By default as configured, or warn.",
 )  # fmt: skip
 @host_driver_option(_GROUP)
 def guard(memory: str | None, compute: str | None, outside: str | None, driver: str) -> None:

@@ -17,12 +17,12 @@ _PICTURES = (".png", ".svg")
 @click.command(cls=GroupedCommand, name="history")
 @option(
     "--since", metavar="TIME", default="24h", show_default=True, group=_TIME,
-    help="From when on: a duration before now (90m, 24h, 7d, 4w), a date and time, or seconds since 1970.",
+    help="Start of the period: a duration before now (90m, 24h, 7d, 4w), a date and time, or seconds since 1970.",
 )  # fmt: skip
-@option("--until", metavar="TIME", default="0s", group=_TIME, help="Until when, written likewise. By default now.")
+@option("--until", metavar="TIME", default="0s", group=_TIME, help="End of the period, likewise. By default now.")
 @option(
     "--by", type=click.Choice(["user", "container", "gpu", "action"]), default="user", show_default=True,
-    group=_DISPLAY, help="What a line is for, on each GPU; action: what `vgpurun guard` has done.",
+    group=_DISPLAY, help="Sum up use by this, on each GPU; action: list what `vgpurun guard` has done.",
 )  # fmt: skip
 @option(
     "--format", "output_format", type=click.Choice(["table", "csv", "json"]), group=_DISPLAY,
@@ -56,7 +56,7 @@ def history(since: str, until: str, by: str, output_format: str | None, plot: Pa
     if since_s >= until_s:
         raise OptionError(f"--since '{since}' is not before --until '{until}'")
     if plot is not None and output_format is not None:
-        raise OptionError(f"--format {output_format} is of what is printed, and --plot draws it; leave out one")
+        raise OptionError(f"--format {output_format} is for printed output, and --plot draws a picture; leave out one")
     if plot is not None and plot.suffix.lower() not in _PICTURES:
         raise OptionError(f"--plot '{plot}' is neither a .png nor a .svg")
     if by == "action":

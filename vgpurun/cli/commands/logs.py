@@ -13,12 +13,17 @@ _GROUP = "Output"
 
 
 @click.command(cls=EngineCommand, name="logs")
-@option("-f", "--follow", is_flag=True, group=_GROUP, help="Go on with what it writes from now on.")
-@option("-n", "--tail", metavar="NUMBER", default="all", show_default=True, group=_GROUP, help="Only the last lines.")
-@option("--since", metavar="TIME", group=_GROUP, help="From then on: 10m (ago), 2025-01-31T12:00:00, or a timestamp.")
-@option("--until", metavar="TIME", group=_GROUP, help="Up to then.")
-@option("-t", "--timestamps", is_flag=True, group=_GROUP, help="With the time of each line.")
-@option("--details", is_flag=True, group=_GROUP, help="With the extra attributes of the log driver.")
+@option("-f", "--follow", is_flag=True, group=_GROUP, help="Follow what it writes from now on.")
+@option(
+    "-n", "--tail", metavar="NUMBER", default="all", show_default=True, group=_GROUP, help="Show only the last lines.",
+)  # fmt: skip
+@option(
+    "--since", metavar="TIME", group=_GROUP,
+    help="Show lines since then: 10m (ago), 2025-01-31T12:00:00, or a timestamp.",
+)  # fmt: skip
+@option("--until", metavar="TIME", group=_GROUP, help="Show lines until then.")
+@option("-t", "--timestamps", is_flag=True, group=_GROUP, help="Show the time of each line.")
+@option("--details", is_flag=True, group=_GROUP, help="Show the extra attributes of the log driver.")
 @click.argument("container", type=ContainerName())
 @click.pass_obj
 def logs(

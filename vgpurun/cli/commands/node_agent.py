@@ -20,7 +20,7 @@ _GROUP = "Node agent"
 )  # fmt: skip
 @option(
     "--compat", "compatible", type=click.Choice(["hami", "alnair"]), multiple=True, group=_GROUP,
-    help="Metrics also under the names that HAMi's or Alnair's exporters have for them.",
+    help="Serve metrics also under the names of HAMi's or Alnair's exporters.",
 )  # fmt: skip
 @option(
     "--kubelet-dir", type=click.Path(path_type=Path), default=Path("/var/lib/kubelet"), show_default=True,

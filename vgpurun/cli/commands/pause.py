@@ -15,9 +15,9 @@ def _options(function: Callable[..., int]) -> Callable[..., int]:
         "containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName(everything=False)
     )(function)
     function = force_option(_GROUP)(function)
-    return option("--gpu", "gpu_only", is_flag=True, group=_GROUP, help="Its GPU work alone: its programs go on.")(
-        function
-    )
+    return option(
+        "--gpu", "gpu_only", is_flag=True, group=_GROUP, help="Act on its GPU work alone: its programs go on."
+    )(function)
 
 
 @click.command(cls=EngineCommand, name="pause")

@@ -10,17 +10,18 @@ _GROUP = "Display"
 
 
 @click.command(cls=EngineCommand, name="ps", on_broken_config=warn, elsewhere={"--watch": LIVE})
-@option("-a", "--all", "everything", is_flag=True, group=_GROUP, help="Also those that do not run.")
+@option("-a", "--all", "everything", is_flag=True, group=_GROUP, help="Show stopped containers too.")
 @option(
     "-f", "--filter", "filters", metavar="KEY=VALUE", multiple=True, group=_GROUP,
-    help="Only containers with this name, id, gpu (index or UUID), user, label (NAME or NAME=VALUE), slice or status.",
+    help="Show only containers with this name, id, gpu (index or UUID), user, label (NAME or NAME=VALUE), slice or "
+    "status.",
 )  # fmt: skip
 @option(
     "--format", "output_format", metavar="FORMAT", default="table", show_default=True, group=_GROUP,
     help="table, json (an object a line), csv (a line for each GPU of a container), or a template: see below.",
 )  # fmt: skip
-@option("-q", "--quiet", is_flag=True, group=_GROUP, help="Only the ids.")
-@option("--no-trunc", is_flag=True, group=_GROUP, help="Ids and commands in full.")
+@option("-q", "--quiet", is_flag=True, group=_GROUP, help="Print only the ids.")
+@option("--no-trunc", is_flag=True, group=_GROUP, help="Print ids and commands in full.")
 @host_driver_option(_GROUP)
 def ps(
     everything: bool, filters: tuple[str, ...], output_format: str, quiet: bool, no_trunc: bool, driver: str

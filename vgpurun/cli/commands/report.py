@@ -31,7 +31,7 @@ _PICTURES = "pictures"  # the folder's name
     default="html",
     show_default=True,
     group=_GROUP,
-    help="What to make: a page, pictures, tables, JSON, a trace for Perfetto, or Alnair's two files.",
+    help="The output: a page, pictures, tables, JSON, a trace for Perfetto, or Alnair's two files.",
 )
 @option(
     "-o",
@@ -39,7 +39,7 @@ _PICTURES = "pictures"  # the folder's name
     metavar="PATH",
     type=click.Path(path_type=Path),
     group=_GROUP,
-    help="Where to: a file, or a folder for svg, png and alnair. Without it: DIR/report.html, DIR/pictures, "
+    help="Where to write it: a file, or a folder for svg, png and alnair. Without it: DIR/report.html, DIR/pictures, "
     "DIR/trace.json.gz and DIR itself; text and json are printed.",
 )
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))

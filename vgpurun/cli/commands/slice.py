@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from vgpurun.slices.store import Slice
 
 _GROUP = "Slice"
-_USERS_HELP = "Who else may use it: names of users, @groups, or all; with commas."
+_USERS_HELP = "Other users who may use it: names, @groups, or all; with commas."
 
 
 @click.group(cls=VerbGroup, name="slice")
@@ -97,7 +97,7 @@ def create(name: str, users: str, lifetime: str | None, driver: str, **given: An
 
 
 @slice_group.command(cls=GroupedCommand, name="ls", on_broken_config=warn)
-@option("-q", "--quiet", is_flag=True, group="Display", help="Only the names.")
+@option("-q", "--quiet", is_flag=True, group="Display", help="Print only the names.")
 @option(
     "--format", "output_format", type=click.Choice(["table", "json"]), default="table", show_default=True,
     group="Display", help="How to print them; json: a list, as inspect has it.",
@@ -133,8 +133,8 @@ def inspect(names: tuple[str, ...], driver: str) -> None:
 )
 @oversubscribe_option
 @policy_options(" It stays as it is without this.")
-@overcommit_option(LIMITS)
-@option("--users", metavar="NAMES", group=_GROUP, help=f"{_USERS_HELP} In the place of those that it had.")
+@overcommit_option(LIMITS, "Allow it")
+@option("--users", metavar="NAMES", group=_GROUP, help=f"{_USERS_HELP} They replace those that it had.")
 @host_driver_option(_GROUP)
 @_names
 def update(
@@ -181,7 +181,7 @@ def _cgroups_of(found: "Slice") -> list[Path]:
 
 
 @slice_group.command(cls=GroupedCommand, name="rm", on_broken_config=warn)
-@option("-f", "--force", is_flag=True, group=_GROUP, help="Also those in use: see above.")
+@option("-f", "--force", is_flag=True, group=_GROUP, help="Remove slices in use too: see above.")
 @host_driver_option(_GROUP)
 @_names
 def rm(names: tuple[str, ...], force: bool, driver: str) -> int:

@@ -89,7 +89,7 @@ def sweep(node: str | None, driver: str) -> None:
 
 
 @slurm_group.command(cls=GroupedCommand, name="build-plugin", on_broken_config=warn)
-@option("--output", type=click.Path(path_type=Path), metavar="FILE", group=_PLUGIN, help="Where it is to be.")
+@option("--output", type=click.Path(path_type=Path), metavar="FILE", group=_PLUGIN, help="Where to write it.")
 @option(
     "--include", type=click.Path(path_type=Path), metavar="DIR", group=_PLUGIN,
     help="The folder that has slurm/spank.h, where that is not a usual one.",

@@ -41,7 +41,10 @@ def _target_options(function: Function) -> Function:
 
 
 @click.command(cls=EngineCommand, name="suspend", options_metavar="[OPTIONS]")
-@option("--hold", is_flag=True, group=_GROUP, help="Until vgpurun resume: no call of its programs brings it back.")
+@option(
+    "--hold", is_flag=True, group=_GROUP,
+    help="Keep it suspended until vgpurun resume: no call of its programs brings it back.",
+)  # fmt: skip
 @option(
     "--timeout", metavar="TIME", default="10s", show_default=True, group=_GROUP,
     help="How long its work on the GPUs may take to end; then it runs on.",
@@ -82,7 +85,7 @@ def suspend(
     "--wait", metavar="[=TIME]", optional_value=NO_TIMEOUT, group=_GROUP,
     help="Wait for room, at most for a time such as 90s, 10m or 2h.",
 )  # fmt: skip
-@overcommit_option(_GROUP)
+@overcommit_option(_GROUP, "Allow it")
 @_target_options
 def resume(
     containers: tuple[str, ...],
@@ -118,8 +121,8 @@ def resume(
 @click.command(cls=EngineCommand, name="move", options_metavar="[OPTIONS]")
 @option(
     "--gpus", metavar="GPUS", type=GpuNames(), group=_GROUP,
-    help="Which GPUs, as many as it has: indexes as nvidia-smi shows them, or UUIDs, with commas. They are of the same "
-    "kind.",
+    help="The GPUs to move to, as many as it has and of the same kind: indexes as nvidia-smi shows them, or UUIDs, "
+    "with commas.",
 )  # fmt: skip
 @option(
     "--wait", metavar="[=TIME]", optional_value=NO_TIMEOUT, group=_GROUP,
@@ -129,7 +132,7 @@ def resume(
     "--timeout", metavar="TIME", default="10s", show_default=True, group=_GROUP,
     help="How long its work on the GPUs may take to end; then it runs on.",
 )  # fmt: skip
-@overcommit_option(_GROUP)
+@overcommit_option(_GROUP, "Allow it")
 @_target_options
 def move(
     containers: tuple[str, ...],

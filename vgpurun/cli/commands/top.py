@@ -15,13 +15,13 @@ _GROUP = "Display"
 @click.command(cls=GroupedCommand, name="top", on_broken_config=warn)
 @option(
     "--sort", type=click.Choice(["gpu", "memory", "compute"]), default="gpu", show_default=True, group=_GROUP,
-    help="Containers below their GPU, or all of them by what they use.",
+    help="Show containers below their GPU, or all of them by what they use.",
 )  # fmt: skip
 @option(
     "-n", "--interval", "interval_s", metavar="SECONDS", type=Seconds(0.1, 3600), default=2.0,
     show_default=True, group=_GROUP, help="Time between two looks.",
 )  # fmt: skip
-@option("--once", is_flag=True, group=_GROUP, help="Print once and end, as where the output is no terminal.")
+@option("--once", is_flag=True, group=_GROUP, help="Print once and end (the default when output is not a terminal).")
 @host_driver_option(_GROUP)
 @click.pass_obj
 def top(signals: Signals, /, sort: str, interval_s: float, once: bool, driver: str) -> None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     "memory stays there.",
 )
 @policy_options(" It stays as it is without this.")
-@overcommit_option(LIMITS)
+@overcommit_option(LIMITS, "Allow it")
 @force_option(LIMITS)
 @host_driver_option(LIMITS)
 @click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName(everything=False))

@@ -49,7 +49,7 @@ class ResourceServer:
     def allocate(self, request: api.AllocateRequest, _: grpc.ServicerContext) -> api.AllocateResponse:
         """Say what a container gets with its units."""
         if not request.container_requests:
-            raise KubernetesError(f"{self._resource.name} is asked for by no container")
+            raise KubernetesError(f"no container asks for {self._resource.name}")
         given = [self._node.allocate(self._resource, each.devices_ids) for each in request.container_requests]
         return api.AllocateResponse(container_responses=given)
 

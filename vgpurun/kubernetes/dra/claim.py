@@ -63,7 +63,7 @@ class Allocation(NamedTuple):
 def check_uid(uid: str) -> str:
     """Return a claim's UID, which names files. Raises ClaimError for one that cannot."""
     if not _UID.fullmatch(uid):
-        raise ClaimError(f"'{uid}' is no UID of a claim")
+        raise ClaimError(f"'{uid}' is not the UID of a claim")
     return uid
 
 
@@ -124,9 +124,9 @@ def _amount(claim: ClaimName, capacity: str, consumed: Mapping[str, str]) -> int
         amount = parse_quantity(text)
         whole = int(amount)
     except (ValueError, ArithmeticError):
-        raise ClaimError(f"{claim} has consumed {capacity} '{text}', which is no quantity") from None
+        raise ClaimError(f"{claim} has consumed {capacity} '{text}', which is not a quantity") from None
     if whole != amount or whole < 0:
-        raise ClaimError(f"{claim} has consumed {capacity} '{text}', which is no whole number from 0")
+        raise ClaimError(f"{claim} has consumed {capacity} '{text}', which is not a whole number from 0")
     return whole
 
 

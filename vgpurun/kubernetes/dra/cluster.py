@@ -51,7 +51,7 @@ class Cluster:
         """Return a ResourceClaim, or None where there is none."""
         found = self._ask("GET", f"{_RESOURCES}/namespaces/{_quoted(namespace)}/resourceclaims/{_quoted(name)}")
         if found is not None and not found["metadata"].get("uid"):
-            raise ClusterError(f"{self._server} has answered with something that is no claim")
+            raise ClusterError(f"{self._server} has answered with something that is not a claim")
         return found
 
     def node_uid(self, node: str) -> str:
@@ -131,7 +131,7 @@ class Cluster:
             reason = re.sub(r" at 0x[0-9a-f]+", "", str(error))  # else it is another one each time
             raise ClusterError(f"{self._server} does not answer: {reason}") from None
         except ValueError:
-            raise ClusterError(f"{self._server} has answered with something that is no object of its API") from None
+            raise ClusterError(f"{self._server} has answered with something that is not an object of its API") from None
 
     def _headers(self) -> dict[str, str]:
         """Return a request's headers, with a token that is still valid."""

@@ -43,7 +43,9 @@ def config_of(entries: Sequence[Mapping[str, Any]], request: str) -> GpuConfig:
 def _over(config: GpuConfig, parameters: Any) -> GpuConfig:
     """A configuration with the keys of some parameters in the place of its own."""
     if not isinstance(parameters, Mapping):
-        raise ClaimError(f"the parameters for {DRIVER} are no object; write apiVersion: {API_VERSION}, kind: {KIND}")
+        raise ClaimError(
+            f"the parameters for {DRIVER} are not an object; write apiVersion: {API_VERSION}, kind: {KIND}"
+        )
     given = dict(parameters)
     version, kind = given.pop("apiVersion", None), given.pop("kind", None)
     if (version, kind) != (API_VERSION, KIND):
