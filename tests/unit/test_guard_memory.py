@@ -228,6 +228,18 @@ def test_outside(world: Callable[..., World]) -> None:
     assert len(killed) == 2
 
 
+def test_one_that_cannot_be_named_for_a_while_is_no_new_cause(world: Callable[..., World]) -> None:
+    """A process in a PID namespace of its own, while the first process of some container is dead."""
+    made = world(outside="warn")
+    program = made.put("", GIB)
+    made.run(15)
+    program.container = None
+    made.run(15)
+    program.container = ""
+    made.run(30)
+    assert made.verbs() == ["warn outside"]
+
+
 def test_a_gpu_that_is_silent_for_a_while_is_no_new_cause(world: Callable[..., World]) -> None:
     made = world(memory="warn", outside="warn", compute="warn")
     made.put("", GIB)

@@ -503,8 +503,7 @@ def test_an_engine_that_hangs_holds_nobody_up(
     with running(make_cgroup(ID)) as pid:
         monkeypatch.setattr(gpus, "read_all_processes", lambda _: {gpu.uuid: {pid: GIB}})
         for _ in range(3):
-            found = read.look()
-            assert found is not None and found.programs[pid].container is None
+            assert read.look() is None, "what a guard before this one remembers of containers would seem to be over"
         answers.set()
 
         def is_foreign() -> bool:

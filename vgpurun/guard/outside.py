@@ -55,9 +55,11 @@ class OutsideDuty(Duty):
         for uuid, held in look.held.items():
             for pid, size in held.items():
                 program = look.programs[pid]
-                if program.container != "":
+                if program.container:
                     continue
                 keys.add(key := f"{pid} {program.started_ticks}")
+                if program.container is None:
+                    continue  # it may be outside all the same, and is no new cause when that is known
                 if self._is_due(key, program, look):
                     words = f"it holds {show_size(size)} on GPU {numbers.get(uuid, uuid)} outside vgpurun"
                     if program.foreign:

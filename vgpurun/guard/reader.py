@@ -85,7 +85,11 @@ class GuardReader:
         self._unknown: set[str] = set()  # ids of containers that came since the engine was asked; "": one of any id
 
     def look(self) -> Look | None:
-        """Return what there is now, or None where NVML does not answer: then nothing is known."""
+        """Return what there is now, or None where nothing is known.
+
+        That is where NVML does not answer, and before the engine first has: nobody's container could be named, and
+        what is remembered of them would be taken for over.
+        """
         now_s = self._clock()
         self._counted.clear()
         held = self._read_held(now_s)
@@ -102,6 +106,8 @@ class GuardReader:
             self._watch.add(pid)
             self._programs[pid] = self._read_program(pid)
         self._list_containers(now_s)
+        if not self._has_listed:
+            return None
         # One that is gone by now holds nothing that anybody could take from it.
         held = {uuid: {pid: size for pid, size in by_pid.items() if self._programs[pid].started_ticks}
                 for uuid, by_pid in held.items()}  # fmt: skip
