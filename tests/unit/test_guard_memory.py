@@ -139,6 +139,20 @@ def test_what_a_guard_finds_counted_at_its_start_is_let_be(world: Callable[..., 
     assert made.is_killed(counted)
 
 
+def test_what_comes_counted_later_is_not_let_be(world: Callable[..., World]) -> None:
+    """A tenant may have its programs end, and forge the count of one that takes all at once."""
+    made = world(memory="kill")
+    fresh, known = made.add(), made.add("b")
+    first = made.put(known, 500 * MIB, is_counted=True)
+    made.run(5)
+    del made.programs[first.pid]
+    made.run(1)
+    for tenant in (fresh, known):
+        made.put(tenant, 5 * GIB, is_counted=True)
+    made.run(15)
+    assert made.verbs() == ["kill memory"] * 2 and made.is_killed(fresh) and made.is_killed(known)
+
+
 @pytest.mark.parametrize("held", [GIB, GIB + LEAST_SLACK_BYTES])
 def test_up_to_five_percent_is_nothing(world: Callable[..., World], held: int) -> None:
     made = world(memory="kill")

@@ -92,6 +92,7 @@ class MemoryDuty(Duty):
         self._over: dict[str, Over] = {}
         self._limits: dict[str, int] = {}
         self._limits_on = Derived(lambda look: list(_limits_on(look)))
+        self._looked_at: set[str] = set()  # the GPUs: what is found on one at first was there before this guard
         self._quiet: object = None  # what a look has found where all were within their limits
         self._recorded = {(each.container, each.run) for each in state.recorded if each.cause == MEMORY}
         # Bytes held when it was acted on, by the guard or an administrator. Up to there it is one cause.
@@ -117,19 +118,21 @@ class MemoryDuty(Duty):
         yield from self._thawed(look, within)
         keys = {each.key for each in shared}
         self._drop(keys, look)
+        self._looked_at |= look.held.keys()
         self._quiet = (shared, look.held) if within == keys else None
 
     def _follow_limit(self, look: Look, each: Sharing, held: int) -> None:
         """Let the library hold a limit that is lowered below what is in use: it refuses until there is room.
 
-        The same goes for what a guard that starts finds counted.
+        The same goes for what a guard that starts finds counted; any that comes later has to stay within its limit.
         """
         before = self._limits.get(each.key)
         self._limits[each.key] = each.limit_bytes
         if held <= each.most_bytes:
             return
         is_lowered = before is not None and before > each.limit_bytes and held <= _most(before)
-        is_found = before is None and not any(look.unseen_of(one, each.uuid) for one in each.containers)
+        is_first = each.uuid not in self._looked_at
+        is_found = is_first and not any(look.unseen_of(one, each.uuid) for one in each.containers)
         if is_lowered or is_found:
             self._settle(each.key, max(held, self._settled.get(each.key, 0)))
 
