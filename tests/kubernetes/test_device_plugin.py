@@ -326,7 +326,7 @@ def test_units_that_are_none_are_refused(node) -> None:
 def test_requests_that_are_none_are_refused(node) -> None:
     kubelet = running_node(node)
     stub = kubelet.plugins[MEMORY].stub
-    with pytest.raises(grpc.RpcError, match="asked for by no container"):
+    with pytest.raises(grpc.RpcError, match="no container asks for"):
         stub.allocate(api.AllocateRequest())
     for available, wanted, count in (([], [], 1), ([], [], 0), ([], [], -1), (["x_0"], [], 1), ([], ["x_0"], 1)):
         one = api.ContainerPreferredAllocationRequest(

@@ -59,10 +59,10 @@ def test_a_mistyped_verb_is_pointed_out(run: Run) -> None:
         not_a_verb = f"'{words[0]}' is neither a verb nor an image"
         refused(run(*words, DOCKER_HOST=nowhere), not_a_verb, f"vgpurun run {words[0]}")
     assert "did you mean: vgpurun start?" in run("strat", "name", DOCKER_HOST=nowhere).stderr, "and not stats"
-    assert "no verb" not in run("run", "biuld", DOCKER_HOST=nowhere).stderr
-    assert "no verb" not in run("--rm", "rum", DOCKER_HOST=nowhere).stderr  # not `vgpurun rm`
-    assert "no verb" not in run("tops:1", DOCKER_HOST=nowhere).stderr
-    assert "no verb" not in run("ubuntu", DOCKER_HOST=nowhere).stderr
+    assert "neither a verb" not in run("run", "biuld", DOCKER_HOST=nowhere).stderr
+    assert "neither a verb" not in run("--rm", "rum", DOCKER_HOST=nowhere).stderr  # not `vgpurun rm`
+    assert "neither a verb" not in run("tops:1", DOCKER_HOST=nowhere).stderr
+    assert "neither a verb" not in run("ubuntu", DOCKER_HOST=nowhere).stderr
 
 
 def test_a_time_after_wait_is_no_image(run: Run) -> None:

@@ -2,8 +2,8 @@
 
 A launch has taken its share when its container, or the state folder of a local process, exists: from then on the next
 one sees it among the holders. Then it looks again, since not every launch holds the same lock: one may have run out of
-patience with it, or have another /tmp; `docker start` takes none. Of two launches that look after they have taken
-their shares, at least one sees the other. So nothing is reserved twice, whatever becomes of the lock.
+patience with it, or have another /tmp; `docker start` takes none. If two look after they have taken their shares, at
+least one sees the other. So nothing is reserved twice, whatever becomes of the lock.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -101,8 +101,9 @@ static struct meter *_Atomic *meters_in_step(const struct wait *wait) {
   return wait->terms.is_apart || wait->meter->others == NULL ? none : wait->meter->others;
 }
 
-/* When what is in flight will be done. What this process has begun on another GPU may wait for the launch that is held
- * here, as kernels of a collective do for each other: if it waited for the slices of others, these would be lost. */
+/* When what is in flight will be done. Work that this process has begun on another GPU may wait for the launch that is
+ * held here, as kernels of a collective do for each other: if it waited for the slices of others, these would be lost.
+ */
 static int64_t needs_ns(const struct wait *wait) {
   bool begun = false;
   struct meter *other;

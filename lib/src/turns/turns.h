@@ -131,7 +131,7 @@ void turns_pass(struct turns *turns);
 void turns_note_activity(struct turns *turns, int64_t idle_at_ns);
 void turns_note_idleness(struct turns *turns);
 
-/* We launch no more before the turn is passed. What is on the GPU began then, and is done at that time at the latest:
+/* We launch no more before the turn is passed. Our work on the GPU began then, and is done at that time at the latest:
  * the next one wakes up by that. */
 void turns_note_drain(struct turns *turns, int64_t since_ns, int64_t idle_at_ns);
 
