@@ -12,7 +12,7 @@
 #include "state.h"
 
 #define FIRST_DRIVER 570
-#define LOOK_NS (10 * NS_PER_MS)
+#define POLL_INTERVAL_NS (10 * NS_PER_MS)
 #define THREAD_STARTS_NS NS_PER_S
 
 /* The lock on a process's requests keeps other processes out, and this one threads. */
@@ -39,7 +39,7 @@ static CUresult await_thread(unsigned slot) {
       return CUDA_ERROR_INVALID_VALUE;
     if (clock_ns() > give_up_ns)
       return CUDA_ERROR_NOT_SUPPORTED;
-    futex_wait(thread_id, 0, LOOK_NS);
+    futex_wait(thread_id, 0, POLL_INTERVAL_NS);
   }
   return CUDA_SUCCESS;
 }
@@ -51,7 +51,7 @@ static bool await_answer(unsigned slot) {
   while ((seen = atomic_load(request)) != CHECKPOINT_NOTHING) {
     if (!state_slot_is_live(slot))
       return false;
-    futex_wait(request, seen, LOOK_NS);
+    futex_wait(request, seen, POLL_INTERVAL_NS);
   }
   return true;
 }

@@ -14,7 +14,7 @@
 #include "streams.h"
 #include "vmm.h"
 
-#define LOOK_NS NS_PER_MS
+#define POLL_INTERVAL_NS NS_PER_MS
 #define PAGE 4096
 
 static pthread_mutex_t *lock; /* the driver's */
@@ -60,7 +60,7 @@ static CUresult lock_process(struct state_checkpoint *checkpoint) {
       let_go();
       return CUDA_ERROR_NOT_READY;
     }
-    sleep_without_lock(now_ns + LOOK_NS);
+    sleep_without_lock(now_ns + POLL_INTERVAL_NS);
   }
 }
 

@@ -8,7 +8,7 @@
 #define LAUNCHES 1024 /* of each mark that are remembered, and spins */
 #define OFFSET_BITS 44
 #define NUMBERS (1ULL << (62 - OFFSET_BITS)) /* then they begin anew: the older ones have ended long ago */
-#define LOOK_NS (50 * NS_PER_US)
+#define POLL_INTERVAL_NS (50 * NS_PER_US)
 
 /* The awaited kernel's name, up to its own UNTIL. */
 struct mark {
@@ -99,5 +99,5 @@ uint64_t spin_known(uint64_t time_ns) {
 }
 
 void spin_wait_until(uint64_t time_ns) {
-  clock_wait_until(spin_is_known(time_ns) ? time_ns : clock_ns() + LOOK_NS);
+  clock_wait_until(spin_is_known(time_ns) ? time_ns : clock_ns() + POLL_INTERVAL_NS);
 }

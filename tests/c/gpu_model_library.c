@@ -33,7 +33,7 @@ void library_begin(struct model_process *process) {
     container->is_there = true;
     process->files[g] = (struct model_files){g, process->container, &meter->turns};
     turns_begin(&meter->turns, &model_turns_system, &process->files[g], process->slot);
-    process->look_at_ns[g] = 0;
+    process->refresh_at_ns[g] = 0;
     process->made_meters[g] = NULL;
     process->company[g] = process->measured[g] = false;
     for (int s = 0; s < MODEL_STREAMS; s++)
@@ -57,14 +57,14 @@ static bool is_limited(const struct model_container *container) {
 static bool is_measured(struct model_process *process, int gpu) {
   const struct model_container *container = &model.containers[process->container];
   struct turns *turns = &process->meters[gpu].turns;
-  if (process->now_ns >= process->look_at_ns[gpu]) {
-    process->look_at_ns[gpu] = process->now_ns + TURNS_KNOWN_NS;
+  if (process->now_ns >= process->refresh_at_ns[gpu]) {
+    process->refresh_at_ns[gpu] = process->now_ns + TURNS_KNOWN_NS;
     bool was_measured = process->measured[gpu];
     process->company[gpu] = false;
     if (container->policy != VGPU_SM_OFF) {
       (void)meter_terms(&process->meters[gpu]); /* publishes them */
       turns_note_presence(turns);
-      process->company[gpu] = turns_look(turns).another_tenant;
+      process->company[gpu] = turns_refresh(turns).another_tenant;
     }
     process->measured[gpu] = process->company[gpu] || is_limited(container);
     if (was_measured && !process->measured[gpu])

@@ -55,7 +55,7 @@ struct model_process {
     struct turns *turns;
   } files[MODEL_GPUS];
   struct meter_stream *streams[MODEL_GPUS][MODEL_STREAMS]; /* NULL: nothing was launched on it */
-  int64_t look_at_ns[MODEL_GPUS];                          /* for company */
+  int64_t refresh_at_ns[MODEL_GPUS];                       /* for company */
   bool company[MODEL_GPUS], measured[MODEL_GPUS];
 };
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPIN_LOOK_NS (10 * US) /* at its flag */
+#define SPIN_POLL_INTERVAL_NS (10 * US) /* at its flag */
 
 static int64_t least(int64_t a, int64_t b) {
   return a < b ? a : b;
@@ -155,7 +155,7 @@ static void run(struct gpu *gpu, int process, int64_t until_ns) {
     model.flags[first_of(&queue->lanes[running.streams[i]])->raises] = true;
   for (int i = 0; i < running.count; i++) {
     const struct item *item = first_of(&queue->lanes[running.streams[i]]);
-    running.step_ns = least(running.step_ns, spins(item) ? SPIN_LOOK_NS : item->left_ns);
+    running.step_ns = least(running.step_ns, spins(item) ? SPIN_POLL_INTERVAL_NS : item->left_ns);
   }
   int64_t step_ns = least(least(running.step_ns, gpu->slice_left_ns), until_ns - gpu->now_ns);
   if (step_ns < 0)

@@ -115,7 +115,7 @@ static void disturb(void) {
 }
 
 static void ask(struct turns *turns) {
-  (void)turns_look(turns);
+  (void)turns_refresh(turns);
   (void)turns_must_pass(turns, WORK_NS);
   for (uint32_t percent = 0; percent <= 100; percent += 50) {
     uint32_t share = turns_share_percent(turns, &(struct turns_terms){.percent = percent, .policy = VGPU_SM_BURST});

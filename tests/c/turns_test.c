@@ -131,11 +131,11 @@ static bool turns_are_fair_and_exclusive(int count) {
 
 static bool the_other_one_is_seen(int count) {
   start_over(count);
-  CHECK(!turns_look(&tenants[0].turns).company, "nobody has been seen");
+  CHECK(!turns_refresh(&tenants[0].turns).company, "nobody has been seen");
   turns_note_activity(&tenants[1].turns, clock_now_ns());
   clock_sleep_ns(10 * MS);
-  CHECK(!turns_look(&tenants[1].turns).company, "one is no company to itself");
-  return turns_look(&tenants[0].turns).company;
+  CHECK(!turns_refresh(&tenants[1].turns).company, "one is no company to itself");
+  return turns_refresh(&tenants[0].turns).company;
 }
 
 static bool the_dead_are_passed_over(int count) {
@@ -164,7 +164,7 @@ static bool damage_is_borne(int count) {
     for (size_t i = 0; i < sizeof files[1]; i++)
       ((unsigned char *)&files[1])[i] = (unsigned char)(round == 0 ? 0xff : round == 1 ? 0x7f : rand_r(&seed));
     int64_t began_ns = clock_now_ns();
-    (void)turns_look(&tenants[0].turns);
+    (void)turns_refresh(&tenants[0].turns);
     turns_must_pass(&tenants[0].turns, 0);
     turns_take(&tenants[0].turns);
     turns_pass(&tenants[0].turns);
@@ -182,7 +182,7 @@ static bool slices_decide(int count) {
   for (int i = 0; i < 100; i++) {
     int64_t now_ns = clock_now_ns();
     files[1][0] = (struct turns_slot){.ticket_ns = now_ns - MS, .seen_ns = now_ns};
-    before += turns_look(&tenants[0].turns).goes_before;
+    before += turns_refresh(&tenants[0].turns).goes_before;
     clock_sleep_ns(MS);
   }
   fprintf(stderr, "the other goes first in %d of 100\n", before);

@@ -14,7 +14,7 @@ from vgpurun.config.schema import GUARD
 from vgpurun.guard.daemon import Guard, Hand
 from vgpurun.guard.hands import HANDS
 from vgpurun.guard.look import Contained, Look, Program, by_container
-from vgpurun.guard.run import LOOK_EVERY_S, duties_of
+from vgpurun.guard.run import REFRESH_INTERVAL_S, duties_of
 from vgpurun.guard.state import State
 from vgpurun.guard.upkeep import follow, let_held_run
 from vgpurun.host.freezer import Cgroup, run_of
@@ -148,7 +148,7 @@ class World:
                 follow(self.state, self.said.append)
                 if not self.is_blind:
                     self.guard.look(self.look())
-                self._look_s = self.now_s + LOOK_EVERY_S
+                self._look_s = self.now_s + REFRESH_INTERVAL_S
             self.guard.tick(self.now_s)
             self._look_s, next_s = self.guard.next_s(self._look_s)
             self.now_s = min(max(next_s, self.now_s + 1e-4), self.now_s + step_s, end_s)

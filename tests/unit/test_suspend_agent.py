@@ -39,7 +39,7 @@ def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch, name: str, error: Ex
         return work
 
     monkeypatch.setattr(agent, "_connect", lambda: None)
-    monkeypatch.setattr(agent, "_LOOK_AT_ALL_EVERY_S", 0.0)
+    monkeypatch.setattr(agent, "_FULL_INTERVAL_S", 0.0)
     for each in ("end_overdue", "slices_and_processes", "queue"):
         monkeypatch.setattr(agent, each, fails if each == name else works(each))
     said: list[str] = []

@@ -36,7 +36,7 @@ _SKIPS = {-1: "this driver does not have it", -3: _NO_ROOM_FOR_TWO}  # lib/verif
 _END_S = 30  # after which a program that does not end is killed
 _SILENT_S = 180.0  # after which it is stuck: to take all of a large GPU's memory in one way is a matter of seconds
 _CHUNK_BYTES = 64 << 10
-_GONE_S, _LOOK_S = 1.0, 0.05  # in which a process that has ended goes from NVML's list
+_GONE_S, _POLL_INTERVAL_S = 1.0, 0.05  # in which a process that has ended goes from NVML's list
 _AGAIN_S = 3  # after which it is asked to end once more
 
 
@@ -140,7 +140,7 @@ def _strangers(gpu: Gpu) -> int:
     """How many processes are on the GPU while none of the trial's is; those take a moment to go."""
     deadline_s = time.monotonic() + _GONE_S
     while (count := len(gpus.read_processes(gpu))) and time.monotonic() < deadline_s:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
     return count
 
 

@@ -23,7 +23,7 @@ from vgpurun.inventory.guarded import WARN, Action, Done
 from vgpurun.suspend.agent import Agent
 from vgpurun.util.printable import printable
 
-LOOK_EVERY_S = 0.5
+REFRESH_INTERVAL_S = 0.5
 _LEAST_WAIT_S = 0.001
 
 
@@ -84,7 +84,7 @@ class Running:
                 now_s = clock()
                 if now_s >= look_s:
                     self.look()
-                    look_s = now_s + LOOK_EVERY_S
+                    look_s = now_s + REFRESH_INTERVAL_S
                 self._guard.tick(clock())
                 look_s, next_s = self._guard.next_s(look_s)
                 if ending.wait(max(next_s - clock(), _LEAST_WAIT_S)):

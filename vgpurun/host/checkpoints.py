@@ -25,7 +25,7 @@ _START_TAKES_S = 30.0
 _ANSWER_TAKES_S = 30.0  # besides the time that a lock is given
 _COPY_TAKES_S = 600.0  # of several hundred gigabytes through a slow host
 _MAY_BE_STOPPED_S = 5.0  # a process, within a call: the driver's part in it does nothing then
-_LOOK_S = 0.5
+_POLL_INTERVAL_S = 0.5
 _NAMES = {
     1: "CUDA_ERROR_INVALID_VALUE",
     2: "CUDA_ERROR_OUT_OF_MEMORY",
@@ -145,7 +145,7 @@ class Checkpoints:
         assert self._helper is not None
         assert self._helper.stdout is not None
         began_s = ran_s = time.monotonic()
-        while not select.select([self._helper.stdout], [], [], _LOOK_S)[0]:
+        while not select.select([self._helper.stdout], [], [], _POLL_INTERVAL_S)[0]:
             now_s = time.monotonic()
             if not is_stopped(pid):
                 ran_s = now_s

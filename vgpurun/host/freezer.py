@@ -19,7 +19,7 @@ CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _UNIFIED = ""  # the controller of v2's line in /proc/PID/cgroup
 _FREEZER = "freezer"
 _PATIENCE_S = 0.25  # for processes in the kernel, which freeze when they leave it; a hostile one may stay long
-_LOOK_S = 0.002
+_POLL_INTERVAL_S = 0.002
 
 
 class Cgroup(Row):
@@ -33,7 +33,7 @@ class Cgroup(Row):
         self._write(*(("cgroup.freeze", "1") if self.is_unified else ("freezer.state", "FROZEN")))
         deadline_s = time.monotonic() + _PATIENCE_S
         while not self._has_settled() and time.monotonic() < deadline_s:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_INTERVAL_S)
 
     def thaw(self) -> None:
         """Let all processes go on; nothing happens to those that run. Raises CgroupError."""

@@ -39,8 +39,8 @@ from vgpurun.suspend.transition import Wishes, finish, is_asked_for, suspend
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer
 
-LOOK_EVERY_S = 0.05  # at those that are suspended: a program waits
-_LOOK_AT_ALL_EVERY_S = 1.0
+INTERVAL_S = 0.05  # between refreshes of those that are suspended: a program waits
+_FULL_INTERVAL_S = 1.0  # between refreshes of all others
 _ASK_ENGINE_EVERY_S = 10.0
 _NEWS_S = 5.0  # for how long after a launch the engine is asked at each look
 _TRY_AGAIN_S = 1.0  # what failed
@@ -84,7 +84,7 @@ class Agent:
         self._in_question: list[Target] = []  # those that are to be seen to
         self._watched: dict[str, Target] = {}  # those that are suspended, or on their way
         self._owners: dict[int, tuple[int | None, str]] = {}  # of processes that use a GPU: their start, and a target
-        self._listed_s = self._looked_s = self._changed_s = self._noted_s = float("-inf")
+        self._listed_s = self._refreshed_s = self._changed_s = self._noted_s = float("-inf")
         self._busy_s: dict[str, float] = {}  # when each was last seen to use a GPU, or first seen at all
         self._again_s: dict[str, float] = {}
         self._warned: set[str] = set()
@@ -113,15 +113,15 @@ class Agent:
             self.look()
 
     def _wait_s(self) -> float:
-        all_s = self._looked_s + _LOOK_AT_ALL_EVERY_S - time.monotonic()
-        return LOOK_EVERY_S if self._watched else max(all_s, LOOK_EVERY_S)
+        all_s = self._refreshed_s + _FULL_INTERVAL_S - time.monotonic()
+        return INTERVAL_S if self._watched else max(all_s, INTERVAL_S)
 
     def look(self) -> None:
         """Do what is to be done now. Raises nothing."""
         now_s = time.monotonic()
         looked_at = list(self._watched.values())
-        if now_s - self._looked_s >= _LOOK_AT_ALL_EVERY_S:
-            self._looked_s = now_s
+        if now_s - self._refreshed_s >= _FULL_INTERVAL_S:
+            self._refreshed_s = now_s
             for step in (self._list, self._look_over, self._note_use, self._make_way_for_queue):
                 self._hear_of(step.__name__, _trouble_of(step, now_s))
             looked_at = self._in_question
@@ -183,7 +183,7 @@ class Agent:
                     away_s = time.time() - found.since_s
                     self._say(f"resume {target.name}: its program asks for its GPU, after {away_s:.0f} s")
                     return
-        self._again_s[target.id] = time.monotonic() + LOOK_EVERY_S * 4
+        self._again_s[target.id] = time.monotonic() + INTERVAL_S * 4
 
     def _make_way_for_queue(self, _: float) -> None:
         """Suspend one that idles for a launch that has waited the longest for its GPUs, and looks again by itself."""
@@ -261,7 +261,7 @@ class Agent:
         trouble = ""
         for gpu in self._gpus if with_policy else ():
             try:
-                used = devices.read_utilization(gpu, 2 * _LOOK_AT_ALL_EVERY_S)
+                used = devices.read_utilization(gpu, 2 * _FULL_INTERVAL_S)
             except GpuError as error:
                 trouble = f"nothing is idle for certain: {error}"
                 for target in with_policy:

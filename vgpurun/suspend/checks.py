@@ -21,7 +21,7 @@ _FILE_PAGES = ("inactive_file", "active_file")
 _NCCL = "/libnccl.so"
 _FIRST_WITH_IPC = 610
 _MEMORY_COMES_BACK_S = 2.0  # what just ended is not all gone yet
-_LOOK_S = 0.05
+_POLL_INTERVAL_S = 0.05
 
 
 def check(name: str, held: Mapping[Process, Mapping[str, int]]) -> None:
@@ -100,7 +100,7 @@ def await_memory(name: str, processes: Sequence[Process], held_before: Mapping[s
                 "end what is outside of vgpurun, or wait with --wait",
                 gpus=[gpu.uuid],
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
 def _host_bytes() -> int | None:

@@ -29,7 +29,7 @@ from vgpurun.suspend.transition import (
     undo,
 )  # fmt: skip
 
-_LOOK_S = 0.01
+_POLL_INTERVAL_S = 0.01
 
 
 def move(
@@ -90,7 +90,7 @@ def _await_starts(target: Limited, timeout_ms: int) -> None:
                 f"a process of {target.name} has been starting CUDA for {timeout_ms / 1000:g} s; move it when that has "
                 "started, or give it longer: --timeout"
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
 def check_move(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, onto: Mapping[str, str]) -> list[Process]:

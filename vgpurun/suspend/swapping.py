@@ -20,7 +20,7 @@ from vgpurun.suspend.targets import Target
 from vgpurun.suspend.transition import Wishes, read, suspend, swap_in
 from vgpurun.suspend.turns import Exchange, Group, Turns
 
-_LOOK_EVERY_S = 0.05
+_INTERVAL_S = 0.05
 _ASKS_AGAIN_NS = 2_000_000_000  # a call that waits asks every half a second; one that has asked before has ended
 
 
@@ -73,7 +73,7 @@ class Swapper:
         (self._is_wanted.set if targets else self._is_wanted.clear)()
 
     def _run(self) -> None:
-        while self._is_wanted.wait() and not self._stopping.wait(_LOOK_EVERY_S):
+        while self._is_wanted.wait() and not self._stopping.wait(_INTERVAL_S):
             self.look()
 
     def look(self) -> None:

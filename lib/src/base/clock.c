@@ -37,7 +37,7 @@ bool quick_clock_place(struct quick_clock *clock, uint64_t ticks, int64_t now_ns
 #ifdef __x86_64__
 #include <cpuid.h>
 
-#define NARROW_TICKS 2000 /* between two looks at the counter; more, and the thread was interrupted between them */
+#define NARROW_TICKS 2000 /* between two readings of the counter; more, and the thread was interrupted between them */
 
 enum counter { COUNTER_UNKNOWN, COUNTER_IS_EVEN, COUNTER_IS_NOT };
 static enum counter counter;
@@ -57,7 +57,7 @@ static bool counter_is_even(void) {
 }
 
 /* Processors whose counters differ show when the thread has moved from one to the other. */
-int64_t quick_clock_look_ns(void) {
+int64_t quick_clock_refresh_ns(void) {
   quick_clock.good_ticks = 0;
   if (!counter_is_even())
     return clock_now_ns();
@@ -69,7 +69,7 @@ int64_t quick_clock_look_ns(void) {
   return now_ns;
 }
 #else
-int64_t quick_clock_look_ns(void) {
+int64_t quick_clock_refresh_ns(void) {
   return clock_now_ns();
 }
 #endif

@@ -46,7 +46,7 @@ extern __thread struct quick_clock quick_clock;
 bool quick_clock_place(struct quick_clock *clock, uint64_t ticks, int64_t now_ns);
 
 /* Asks the clock itself, returns its answer, and places the counter by it. */
-int64_t quick_clock_look_ns(void);
+int64_t quick_clock_refresh_ns(void);
 
 static inline int64_t quick_clock_at_ns(const struct quick_clock *clock, uint64_t ticks) {
   return clock->base_ns + (int64_t)((ticks - clock->base_ticks) * clock->rate >> 32);
@@ -66,7 +66,8 @@ static inline bool quick_clock_read(int64_t *now_ns) {
 
 static inline int64_t quick_clock_ns(void) {
   int64_t now_ns;
-  return __builtin_expect(quick_clock.good_ticks > 0 && quick_clock_read(&now_ns), 1) ? now_ns : quick_clock_look_ns();
+  return __builtin_expect(quick_clock.good_ticks > 0 && quick_clock_read(&now_ns), 1) ? now_ns
+                                                                                      : quick_clock_refresh_ns();
 }
 
 #endif

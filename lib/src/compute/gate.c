@@ -38,7 +38,7 @@ void gate_note_progress(struct meter *meter, int64_t end_ns) {
   set(meter->progress_ns, max(get(meter->progress_ns), end_ns));
   set(meter->held_since_ns, 0);
   if (released_ns != 0 && end_ns - released_ns < before_ns / 4)
-    set(meter->patience_ns, max(before_ns / 2, METER_LOOK_NS));
+    set(meter->patience_ns, max(before_ns / 2, METER_REFRESH_NS));
   else if (valve_opened)
     set(meter->patience_ns, min(4 * before_ns, TURNS_PATIENCE_NS));
 }
@@ -90,7 +90,7 @@ static int64_t idle_at_ns(struct meter *meter) {
 /* A part of what is left, and where streams run side by side a smaller one, so that its end is not slept through. */
 static void sleep_a_little(struct meter *meter) {
   int64_t part_ns = min(left_ns(meter) / 4, get(meter->in_flight_ns) / 32);
-  meter->driver->sleep_ns(min(max(part_ns, METER_SHORT_SLEEP_NS), METER_LOOK_NS));
+  meter->driver->sleep_ns(min(max(part_ns, METER_SHORT_SLEEP_NS), METER_REFRESH_NS));
 }
 
 /* ---- turns ------------------------------------------------------------------------------------------------------- */
@@ -174,7 +174,7 @@ static bool goes_in_step(struct wait *wait, struct meter_bucket *bucket, int64_t
   int64_t pays_ns = bucket_wall_ns(wait->cost_ns, percent), others_zero_at_ns = 0;
   bool others_work = false, others_wait = false;
   *open_at_ns = max(zero_at_ns, get(bucket->others_zero_at_ns));
-  if (now_ns - get(bucket->others_looked_ns) < METER_LOOK_NS && *open_at_ns <= now_ns)
+  if (now_ns - get(bucket->others_refreshed_ns) < METER_REFRESH_NS && *open_at_ns <= now_ns)
     return true;
   for (int i = 0; !wait->terms.is_apart && others != NULL && others[i] != NULL; i++) {
     struct vgpu_device_shared other;
@@ -183,12 +183,12 @@ static bool goes_in_step(struct wait *wait, struct meter_bucket *bucket, int64_t
     device_state_read(others[i], &other);
     int64_t stalled_ns = now_ns - other.at_work_since_ns;
     others_work |= stalled_ns < TURNS_PATIENCE_NS;
-    others_wait |= stalled_ns < TURNS_PATIENCE_NS && stalled_ns > METER_LOOK_NS;
+    others_wait |= stalled_ns < TURNS_PATIENCE_NS && stalled_ns > METER_REFRESH_NS;
     others_zero_at_ns = max(others_zero_at_ns, bucket_zero_at(other.tokens_zero_at_ns, now_ns, percent));
     set(wait->meter->others_at_ns, max(get(wait->meter->others_at_ns), min(other.last_launch_ns, now_ns)));
   }
   set(bucket->others_zero_at_ns, others_zero_at_ns);
-  set(bucket->others_looked_ns, now_ns);
+  set(bucket->others_refreshed_ns, now_ns);
   *open_at_ns = max(zero_at_ns, others_zero_at_ns);
   return (others_work && zero_at_ns + pays_ns <= min(*open_at_ns, owes_ns)) || (others_wait && zero_at_ns <= owes_ns);
 }
@@ -204,10 +204,10 @@ void gate_note_busy(struct meter_bucket *bucket, const struct vgpu_device_shared
 /* When the bucket stands at zero, by what this process has paid, and by what all had paid a moment ago. */
 static int64_t zero_at_ns(struct meter_bucket *bucket, int64_t now_ns) {
   struct vgpu_device_shared shared;
-  if (now_ns - get(bucket->looked_ns) >= METER_LOOK_NS) {
+  if (now_ns - get(bucket->refreshed_ns) >= METER_REFRESH_NS) {
     device_state_read(bucket->state, &shared);
     set(bucket->zero_at_ns, shared.tokens_zero_at_ns);
-    set(bucket->looked_ns, now_ns);
+    set(bucket->refreshed_ns, now_ns);
     gate_note_busy(bucket, &shared, 0);
   }
   int64_t zero_at_ns = max(get(bucket->paid_zero_at_ns), get(bucket->zero_at_ns));
@@ -243,8 +243,8 @@ static bool has_tokens(struct wait *wait) {
   wait->sleep_ns = open_ns + (wait->tokens_ns > 0 ? quantum_ns(wait) : 0) - wait->now_ns;
   if (wait->sleep_ns <= 0)
     return true;
-  bool looks = get(meter->in_flight_batches) > 0 || gate_is_in_step(meter, wait->now_ns) || wait->terms.yields;
-  wait->sleep_ns = min(wait->sleep_ns, looks ? METER_LOOK_NS : LONGEST_SLEEP_NS);
+  bool refreshes = get(meter->in_flight_batches) > 0 || gate_is_in_step(meter, wait->now_ns) || wait->terms.yields;
+  wait->sleep_ns = min(wait->sleep_ns, refreshes ? METER_REFRESH_NS : LONGEST_SLEEP_NS);
   return false;
 }
 
@@ -254,7 +254,7 @@ static bool has_tokens(struct wait *wait) {
 static bool has_time_to_check(const struct wait *wait, int64_t held_ns) {
   struct meter *meter = wait->meter;
   bool is_due = get(meter->mixed_until_ns) > wait->now_ns && get(meter->check_contention_at_ns) <= wait->now_ns;
-  return !wait->others.is_contended && (is_due || held_ns >= METER_LOOK_NS);
+  return !wait->others.is_contended && (is_due || held_ns >= METER_REFRESH_NS);
 }
 
 static bool has_room(const struct wait *wait) {
@@ -285,7 +285,7 @@ static uint32_t most_launches(const struct wait *wait, bool is_let_go) {
 
 /* With nothing of ours before it a marker is done in a fraction of a millisecond, but where others work only when their
  * slice of the GPU's own time-slicing has ended, which is two milliseconds: to switch between tenants takes less than
- * METER_LOOK_NS. The last question is asked after the time: if we were held up, the GPU was not. */
+ * METER_REFRESH_NS. The last question is asked after the time: if we were held up, the GPU was not. */
 static bool is_late(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
   void *marker = driver->record(stream->handle);
@@ -296,7 +296,7 @@ static bool is_late(struct meter_stream *stream) {
   do {
     now_ns = driver->now_ns();
     pending = driver->query(marker) == METER_PENDING;
-  } while (pending && now_ns - began_ns < METER_LOOK_NS);
+  } while (pending && now_ns - began_ns < METER_REFRESH_NS);
   driver->recycle(marker);
   return pending;
 }
@@ -327,7 +327,7 @@ static enum obstacle obstacle(struct wait *wait) {
   wait->terms = meter_terms(meter);
   wait->sleep_ns = LONGEST_SLEEP_NS;
   bool takes_turns = meter->takes_turns && wait->terms.takes_turns;
-  wait->others = takes_turns ? turns_look(&meter->turns) : (struct turns_view){0};
+  wait->others = takes_turns ? turns_refresh(&meter->turns) : (struct turns_view){0};
   wait->now_ns = meter->driver->now_ns();
   wait->is_free = wait->terms.yields && !wait->others.wanted;
   set(meter->is_free, wait->is_free);
@@ -351,7 +351,7 @@ static void wait_for(struct wait *wait, enum obstacle what) {
   else if (what == ROOM)
     sleep_a_little(meter);
   else {
-    if (wait->sleep_ns >= METER_LOOK_NS && wait->others.company && turns_is_ours(&meter->turns))
+    if (wait->sleep_ns >= METER_REFRESH_NS && wait->others.company && turns_is_ours(&meter->turns))
       drain_and_pass(wait);
     int64_t left_ns = until_ns - meter->driver->now_ns();
     if (left_ns > 0)

@@ -106,12 +106,12 @@ struct meter_observer {
 struct meter_bucket {
   struct meter *meter;
   struct device_state *state;
-  struct device_state *const *others;    /* of the devices of the share, this one among them; NULL ends the list */
-  _Atomic uint32_t percent;              /* as the terms have it */
-  _Atomic int64_t paid_zero_at_ns;       /* by what this process has paid */
-  _Atomic int64_t zero_at_ns, looked_ns; /* by what all had paid, and when that was so */
-  _Atomic int64_t others_zero_at_ns, others_looked_ns; /* the latest of the others, and when that was so */
-  _Atomic uint64_t busy_ns;                            /* GPU time of all, as it was seen last */
+  struct device_state *const *others;       /* of the devices of the share, this one among them; NULL ends the list */
+  _Atomic uint32_t percent;                 /* as the terms have it */
+  _Atomic int64_t paid_zero_at_ns;          /* by what this process has paid */
+  _Atomic int64_t zero_at_ns, refreshed_ns; /* by what all had paid, and when that was so */
+  _Atomic int64_t others_zero_at_ns, others_refreshed_ns; /* the latest of the others, and when that was so */
+  _Atomic uint64_t busy_ns;                               /* GPU time of all, as it was seen last */
   _Atomic int64_t ahead_ns; /* by how much this process has had more of it than falls to one */
 };
 

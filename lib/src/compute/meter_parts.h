@@ -21,9 +21,9 @@
 #define METER_RUN_AHEAD_NS 5000000LL
 #define METER_UNKNOWN_PAYS_NS 50000000LL
 #define METER_SHORT_SLEEP_NS 20000LL /* with the way back these are 70 us */
-/* Between looks at the container's tokens, and between payments into them; the least patience; and work that stands
+/* Between refreshes of the container's tokens, and between payments into them; the least patience; and work that stands
  * still for so long waits. */
-#define METER_LOOK_NS 500000LL
+#define METER_REFRESH_NS 500000LL
 /* Work in flight that makes no progress for so long may wait for a launch that is held at the gate, such as a kernel
  * that waits for another GPU. That is so at first: each meter learns its own. */
 #define METER_PATIENCE_NS 100000000LL

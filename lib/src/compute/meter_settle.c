@@ -28,7 +28,7 @@ static void book(struct vgpu_device_shared *shared, void *paid_into) {
   const struct meter_bill *bill = &meter->bill;
   shared->tokens_zero_at_ns = pay(bucket, shared->tokens_zero_at_ns, bill->pay_ns);
   set(bucket->zero_at_ns, shared->tokens_zero_at_ns);
-  set(bucket->looked_ns, bill->now_ns);
+  set(bucket->refreshed_ns, bill->now_ns);
   shared->at_work_since_ns = get(meter->in_flight_batches) > 0 ? get(meter->progress_ns) : 0;
   shared->launches += bill->launches;
   shared->last_launch_ns = bill->now_ns;
@@ -53,7 +53,7 @@ static void tell(struct meter *meter) {
   bool is_news = bill->pay_ns != 0 || bill->launches > 0 || is_damaged;
   /* That takes some microseconds: a program that waits for short work would lose them each time. But where a GPU has
    * work, the container's others go by that. */
-  bool is_soon = bill->now_ns - meter->told_ns < METER_LOOK_NS && llabs(bill->pay_ns) < METER_LOOK_NS;
+  bool is_soon = bill->now_ns - meter->told_ns < METER_REFRESH_NS && llabs(bill->pay_ns) < METER_REFRESH_NS;
   bool is_awaited = get(meter->in_flight_batches) > 0 && gate_is_in_step(meter, bill->now_ns);
   if (!is_news || (is_soon && !is_awaited))
     return;
@@ -137,7 +137,7 @@ static void settle(struct meter_stream *stream, const struct batch *batch, int64
   int64_t start_ns = max(batch->began_ns, stream->previous_end_ns);
   /* It began behind something that is no launch, if later than the GPU takes to switch between tenants. In company a
    * batch pays for its turn, whatever that was used for. */
-  bool is_behind = end_ns - start_ns > most_ns + METER_LOOK_NS / 2 && !batch->in_company;
+  bool is_behind = end_ns - start_ns > most_ns + METER_REFRESH_NS / 2 && !batch->in_company;
   if (is_behind)
     start_ns = end_ns - most_ns;
   int64_t busy = busy_ns(batch, start_ns, end_ns);

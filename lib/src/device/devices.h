@@ -24,7 +24,7 @@ struct device {
   bool is_listed;                                      /* NVML listed this process then */
   struct meter *meter;                                 /* stream/meters.c's; NULL until something is launched */
   bool in_company;                                     /* stream/meters.c's: another tenant used it of late */
-  bool is_measured; /* stream/meters.c's: for company or a limit, when it looked last */
+  bool is_measured; /* stream/meters.c's: for company or a limit, at the last refresh */
 };
 
 /* NULL when the driver does not know the ordinal, or no context is current. */

@@ -5,9 +5,9 @@
 
 #include <stddef.h>
 
-#define ASK_AGAIN_NS 500000000LL /* a host that missed the question, or has taken the GPUs anew, sees the next */
-#define LOOK_NS 2000000LL        /* between looks, in a short wait */
-#define LONGEST_LOOK_NS 20000000LL
+#define ASK_AGAIN_NS 500000000LL       /* a host that missed the question, or has taken the GPUs anew, sees the next */
+#define SHORTEST_INTERVAL_NS 2000000LL /* between checks whether the wait is over */
+#define LONGEST_INTERVAL_NS 20000000LL
 #define SAY_AFTER_NS 10000000000LL
 
 static int64_t asked_ns;
@@ -34,9 +34,9 @@ void suspension_wait(void) {
       log_once(&said, LOG_WARNING,
                "suspended: this program waits for its GPU, which only the host can give back: "
                "vgpurun resume, or vgpurun guard for its turn; vgpurun smi shows what has it");
-    clock_sleep_ns(waited_ns / 16 < LOOK_NS           ? LOOK_NS
-                   : waited_ns / 16 < LONGEST_LOOK_NS ? waited_ns / 16
-                                                      : LONGEST_LOOK_NS);
+    clock_sleep_ns(waited_ns / 16 < SHORTEST_INTERVAL_NS  ? SHORTEST_INTERVAL_NS
+                   : waited_ns / 16 < LONGEST_INTERVAL_NS ? waited_ns / 16
+                                                          : LONGEST_INTERVAL_NS);
     waited_ns = clock_now_ns() - began_ns;
   }
 }

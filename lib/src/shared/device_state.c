@@ -10,7 +10,7 @@
 #define LOCK_SLEEPS 10
 #define LOCK_SLEEP_NS 20000
 
-#define LOOK_EVERY_NS 100000000LL
+#define REFRESH_INTERVAL_NS 100000000LL
 #define SIZE sizeof(struct vgpu_device_shared)
 
 /* For all devices: the lock of a file does not keep the threads of a process from each other. */
@@ -46,10 +46,10 @@ bool device_state_is_used(struct device_state *state, int64_t now_ns) {
   struct vgpu_device_shared copy;
   if (__atomic_load_n(&state->is_used, __ATOMIC_RELAXED))
     return true;
-  int64_t looked_ns = __atomic_load_n(&state->looked_ns, __ATOMIC_RELAXED);
-  if (looked_ns != 0 && now_ns - looked_ns < LOOK_EVERY_NS)
+  int64_t refreshed_ns = __atomic_load_n(&state->refreshed_ns, __ATOMIC_RELAXED);
+  if (refreshed_ns != 0 && now_ns - refreshed_ns < REFRESH_INTERVAL_NS)
     return false;
-  __atomic_store_n(&state->looked_ns, now_ns, __ATOMIC_RELAXED);
+  __atomic_store_n(&state->refreshed_ns, now_ns, __ATOMIC_RELAXED);
   bool is_used = device_state_read(state, &copy) && copy.uuid[0] != '\0';
   __atomic_store_n(&state->is_used, is_used, __ATOMIC_RELAXED);
   return is_used;

@@ -16,7 +16,7 @@ struct device_state {
   struct shared_file *file;          /* NULL: nobody shares it, and it is in `memory` */
   struct vgpu_device_shared *memory; /* else NULL */
   off_t at;                          /* in the file */
-  int64_t looked_ns;                 /* whether it is in use */
+  int64_t refreshed_ns;              /* when is_used was read */
   bool is_used;
   uint32_t not_enforced; /* what this process has noted */
 };

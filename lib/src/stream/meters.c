@@ -173,7 +173,7 @@ static void leave_off(struct meter *meter) {
   meter_harvest(meter);
 }
 
-static bool look_at(struct device *device) {
+static bool refresh_company(struct device *device) {
   struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
   if (meter == NULL)
     return false;
@@ -181,7 +181,7 @@ static bool look_at(struct device *device) {
   if (meter->takes_turns && device_limits(device).sm_policy != VGPU_SM_OFF) {
     terms_of(device); /* publishes them */
     turns_note_presence(&meter->turns);
-    company = turns_look(&meter->turns).another_tenant;
+    company = turns_refresh(&meter->turns).another_tenant;
   }
   bool always = is_measured(device);
   __atomic_store_n(&device->in_company, company, __ATOMIC_RELAXED);
@@ -192,17 +192,18 @@ static bool look_at(struct device *device) {
 }
 
 /* The current device's meter is made here, be it only to be seen by others. */
-bool meters_look_for_company(int64_t now_ns) {
-  int64_t before_ns = __atomic_load_n(&meters_watch.look_at_ns, __ATOMIC_RELAXED);
-  if (now_ns < before_ns || !__atomic_compare_exchange_n(&meters_watch.look_at_ns, &before_ns, now_ns + TURNS_KNOWN_NS,
-                                                         false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+bool meters_refresh_company(int64_t now_ns) {
+  int64_t before_ns = __atomic_load_n(&meters_watch.refresh_at_ns, __ATOMIC_RELAXED);
+  if (now_ns < before_ns ||
+      !__atomic_compare_exchange_n(&meters_watch.refresh_at_ns, &before_ns, now_ns + TURNS_KNOWN_NS, false,
+                                   __ATOMIC_RELAXED, __ATOMIC_RELAXED))
     return __atomic_load_n(&meters_watch.company, __ATOMIC_RELAXED);
   struct device *device = device_of_current_context();
   if (device != NULL && device->number >= 0 && device_limits(device).sm_policy != VGPU_SM_OFF && process_shows_limits())
     meter_of(device);
   bool company = false;
   for (int i = 0; (device = devices_at(i)) != NULL; i++)
-    company |= look_at(device);
+    company |= refresh_company(device);
   __atomic_store_n(&meters_watch.company, company, __ATOMIC_RELAXED);
   return company;
 }

@@ -15,18 +15,18 @@
 #include "stream/profile.h"
 
 struct meters_watch {
-  int64_t look_at_ns;
-  bool company; /* on any GPU of ours, when we looked last */
+  int64_t refresh_at_ns;
+  bool company; /* on any GPU of ours, at the last refresh */
   bool meters;  /* has any been made? */
 };
 extern struct meters_watch meters_watch;
 
-COLD bool meters_look_for_company(int64_t now_ns);
+COLD bool meters_refresh_company(int64_t now_ns);
 
 static inline bool meters_have_company(int64_t now_ns) {
-  if (__builtin_expect(now_ns < __atomic_load_n(&meters_watch.look_at_ns, __ATOMIC_RELAXED), 1))
+  if (__builtin_expect(now_ns < __atomic_load_n(&meters_watch.refresh_at_ns, __ATOMIC_RELAXED), 1))
     return __atomic_load_n(&meters_watch.company, __ATOMIC_RELAXED);
-  return meters_look_for_company(now_ns);
+  return meters_refresh_company(now_ns);
 }
 
 /* Asked by every launch: is it measured, also without a profile? Where compute is not limited, each looks up by a

@@ -93,7 +93,7 @@ static void charge_holders(struct turns *turns, int64_t since_ns, int64_t now_ns
   }
 }
 
-/* ---- a look at the others ---------------------------------------------------------------------------------------- */
+/* ---- the view of the others -------------------------------------------------------------------------------------- */
 
 /* Any number may stand in a file: nothing is added to it that has not been bounded. */
 static bool is_recent(int64_t at_ns, int64_t now_ns) {
@@ -187,12 +187,12 @@ static void add_to_view(struct turns *turns, const struct turns_tenant *tenant, 
   }
 }
 
-static void look(struct turns *turns, int64_t now_ns) {
+static void refresh(struct turns *turns, int64_t now_ns) {
   if (now_ns - turns->listed_ns >= TURNS_KNOWN_NS) {
     turns->tenants_count = turns->system->list(turns->files, turns->tenants, turns->tenants_count);
     turns->listed_ns = now_ns;
   }
-  turns->looked_ns = now_ns;
+  turns->refreshed_ns = now_ns;
   turns->view = (struct turns_view){.free_at_ns = turns->own.turn_ends_ns};
   turns->others = (struct turns_sums){0};
   turns->tenants[0].terms = turns->terms;
@@ -206,16 +206,16 @@ static void look(struct turns *turns, int64_t now_ns) {
       add_to_view(turns, &turns->tenants[i], now_ns);
 }
 
-static int64_t look_if_due(struct turns *turns) {
+static int64_t refresh_if_due(struct turns *turns) {
   int64_t now_ns = turns->system->now_ns();
-  if (now_ns - turns->looked_ns >= (turns->view.company ? TURNS_GRACE_NS : TURNS_KNOWN_NS))
-    look(turns, now_ns);
+  if (now_ns - turns->refreshed_ns >= (turns->view.company ? TURNS_GRACE_NS : TURNS_KNOWN_NS))
+    refresh(turns, now_ns);
   return now_ns;
 }
 
-struct turns_view turns_look(struct turns *turns) {
+struct turns_view turns_refresh(struct turns *turns) {
   claim_take(&turns->lock);
-  look_if_due(turns);
+  refresh_if_due(turns);
   struct turns_view view = turns->view;
   claim_release(&turns->lock);
   return view;
@@ -225,7 +225,7 @@ uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *term
   claim_take(&turns->lock);
   turns->terms = *terms;
   if (!is_hard(terms))
-    look_if_due(turns);
+    refresh_if_due(turns);
   uint32_t percent = share_percent(terms, turns->others);
   claim_release(&turns->lock);
   return percent;
@@ -233,14 +233,14 @@ uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *term
 
 /* ---- the own turn ------------------------------------------------------------------------------------------------ */
 
-/* When two take it at once, the one that looks later sees the other. Nobody else takes it before our lease ends: so
- * a look is needed only where that has ended by the time that the next one is written. */
+/* When two take it at once, the one that refreshes later sees the other. Nobody else takes it before our lease ends: so
+ * a refresh is needed only where that has ended by the time that the next one is written. */
 static bool lease_until(struct turns *turns, int64_t now_ns, int64_t end_ns) {
   int64_t ours_until_ns = turns->own.turn_ends_ns;
   set_end(turns, now_ns, min(end_ns, now_ns + TURNS_LONGEST_NS));
   if (turns->system->now_ns() < ours_until_ns)
     return true;
-  look(turns, now_ns);
+  refresh(turns, now_ns);
   if (!turns->view.is_leased)
     return true;
   set_end(turns, now_ns, now_ns);
@@ -293,7 +293,7 @@ void turns_pass(struct turns *turns) {
 
 bool turns_must_pass(struct turns *turns, int64_t in_flight_ns) {
   claim_take(&turns->lock);
-  int64_t now_ns = look_if_due(turns);
+  int64_t now_ns = refresh_if_due(turns);
   bool ours = now_ns < turns->own.turn_ends_ns, used_up = now_ns + in_flight_ns >= turns->own.slice_ends_ns;
   bool must = used_up ? turns->view.goes_before : turns->view.higher_has_turn;
   if (used_up && !must)
@@ -304,7 +304,7 @@ bool turns_must_pass(struct turns *turns, int64_t in_flight_ns) {
 
 /* Takes the turn, or says until when there is nothing to be done about it. */
 static bool try_take(struct turns *turns, int64_t now_ns, int64_t *until_ns) {
-  look(turns, now_ns);
+  refresh(turns, now_ns);
   *until_ns = turns->view.free_at_ns + (turns->view.goes_before ? TURNS_GRACE_NS : 0);
   if (*until_ns > now_ns)
     return false;

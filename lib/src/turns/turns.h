@@ -50,7 +50,7 @@ struct turns_file {
   struct turns_slot slots[VGPU_MAX_DEVICES][TURNS_SLOTS]; /* of each device in the tenant's limits */
 };
 
-/* A tenant, as the last look at its file showed it; the own one has been looked at but for our slot. */
+/* A tenant, as the last refresh found it in its file; the own one has been read but for our slot. */
 struct turns_tenant {
   uint64_t id; /* the same for all that see it */
   struct turns_terms terms;
@@ -71,7 +71,7 @@ struct turns_system {
   void (*write)(void *files, int slot, const struct turns_slot *own);
 };
 
-/* The other tenants, as the last look at their files showed them. */
+/* The other tenants, as the last refresh found them in their files. */
 struct turns_view {
   bool company, another_tenant, higher_priority; /* anybody; not a process of our container; a higher one than ours */
   int siblings;                                  /* other processes of our container */
@@ -98,7 +98,7 @@ struct turns {
   int tenants_count;
   struct turns_sums others; /* of no lower priority than ours */
   struct turns_view view;
-  int64_t looked_ns, listed_ns;
+  int64_t refreshed_ns, listed_ns;
 };
 
 void turns_begin(struct turns *turns, const struct turns_system *system, void *files, int slot);
@@ -107,7 +107,7 @@ void turns_begin(struct turns *turns, const struct turns_system *system, void *f
 void turns_note_presence(struct turns *turns);
 
 /* As it was lately. */
-struct turns_view turns_look(struct turns *turns);
+struct turns_view turns_refresh(struct turns *turns);
 
 /* Takes the own terms, and tells the share of the GPU's time, 1 to 100, that falls to this tenant now. By its own limit
  * while that is hard; else by the limits of those that are there and not of lower priority: without a limit what is

@@ -19,7 +19,7 @@
 
 #define OPEN_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
 
-#define LOOK_THROUGH_NS 200000LL /* of each TURNS_KNOWN_NS; there may be folders without end */
+#define MOST_REFRESH_NS 200000LL /* of each TURNS_KNOWN_NS; there may be folders without end */
 
 _Static_assert(sizeof(struct turns_file) == VGPU_TURNS_BYTES, "layout");
 
@@ -159,8 +159,8 @@ static int find(struct turns_files *files, struct turns_tenant *tenants, int cou
   return count;
 }
 
-/* As many as there is time for: the next look goes on from there. Without opendir(), which allocates: this may be in a
- * program's own allocator. */
+/* As many as there is time for: the next refresh goes on from there. Without opendir(), which allocates: this may be in
+ * a program's own allocator. */
 static int find_more(struct turns_files *files, struct turns_tenant *tenants, int count) {
   struct entry {
     uint64_t inode;
@@ -170,7 +170,7 @@ static int find_more(struct turns_files *files, struct turns_tenant *tenants, in
     char name[];
   } const *entry;
   _Alignas(struct entry) char entries[2048];
-  int64_t ends_ns = clock_now_ns() + LOOK_THROUGH_NS;
+  int64_t ends_ns = clock_now_ns() + MOST_REFRESH_NS;
   int folder = open(files->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   long size;
   bool has_time = true;

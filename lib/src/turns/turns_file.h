@@ -28,8 +28,8 @@ struct turns_files {
   char own_name[64];                      /* of a folder that we have made, and write the limits in; else empty */
   int32_t publishing;                     /* a claim, on what is */
   struct turns_terms published;           /* there */
-  int64_t listed_ns;                      /* the time of the last look, by the clock of the file system */
-  int64_t next_entry;                     /* of the folder, where that look came to its end */
+  int64_t listed_ns;                      /* the time of the last refresh, by the clock of the file system */
+  int64_t next_entry;                     /* of the folder, where that refresh came to its end */
   struct turns_peer peers[TURNS_TENANTS]; /* ours first, as in turns.tenants */
 };
 

@@ -38,7 +38,7 @@ _GROUP = "DRA plugin"
 )  # fmt: skip
 @option(
     "--interval", "interval_s", type=Seconds(min=0.1), default=30, show_default=True, group=_GROUP,
-    metavar="SECONDS", help="How often to look whether the GPUs are still those that were published.",
+    metavar="SECONDS", help="How often to check that the published GPUs are still there.",
 )  # fmt: skip
 @health_port_option(_GROUP)
 def dra_plugin(

@@ -19,7 +19,7 @@ _GROUP = "Display"
 )  # fmt: skip
 @option(
     "-n", "--interval", "interval_s", metavar="SECONDS", type=Seconds(0.1, 3600), default=2.0,
-    show_default=True, group=_GROUP, help="Time between two looks.",
+    show_default=True, group=_GROUP, help="Seconds between refreshes.",
 )  # fmt: skip
 @option("--once", is_flag=True, group=_GROUP, help="Print once and end (the default when output is not a terminal).")
 @host_driver_option(_GROUP)

@@ -5,18 +5,18 @@ from collections.abc import Sequence
 
 from vgpurun.cli.views.top import Row
 
-_KEPT = 400  # looks; more than a screen has columns
+_KEPT = 400  # refreshes; more than a screen has columns
 _EIGHTHS, _ASCII = " ▁▂▃▄▅▆▇█", " .:#"
 
 
 class History:
-    """Parts of the memory and of the time that each row had used at each look, 0 to 1; None is unknown."""
+    """Parts of the memory and of the time that each row had used at each refresh, 0 to 1; None is unknown."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], deque[tuple[float | None, float | None]]] = {}
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Note one look. Anything that is not there any more is forgotten."""
+        """Note one refresh. Anything that is not there any more is forgotten."""
         now = {row.key: row for row in rows}
         self._kept = {key: self._kept.get(key, deque(maxlen=_KEPT)) for key in now}
         for key, row in now.items():

@@ -14,7 +14,7 @@ page up, down      choose one further away
 enter              all about that line, and back
 /                  show only lines with a text; with none, all
 m, c, g            sort by memory, compute, GPU
-+, -               look more often, or less
++, -               refresh more often, or less
 p                  suspend the GPU work of a container, or let it go on
 u                  change its limits, as vgpurun update does: --mem 4g --sm 30
 l                  the end of what it has written

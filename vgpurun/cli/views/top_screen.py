@@ -1,4 +1,4 @@
-"""The screen of `vgpurun top`: looks again and again, draws, and runs the verbs that keys ask for."""
+"""The screen of `vgpurun top`: refreshes again and again, draws, and runs the verbs that keys ask for."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ from vgpurun.util.printable import printable
 _PIPE_WIDTH = 100  # columns, where there is no terminal to ask
 _AROUND = 3  # lines of the screen besides the list
 _MOST_GRAPH = 10  # lines
-_ACTION_INTERVAL_S = 0.2  # between two looks at whether an action has ended
+_ACTION_INTERVAL_S = 0.2  # between two checks whether an action has ended
 _READ_BYTES = 1 << 20  # of what an action has printed
 
 
@@ -72,19 +72,19 @@ class Watch:
             while True:
                 if is_due:
                     with signals.let_through():
-                        report, looked_at_s = self._look(), time.monotonic()
+                        report, refreshed_at_s = self._refresh(), time.monotonic()
                 rows = self._rows(report)
                 live.update(self._screen(rows, console), refresh=True)
-                left_s = max(0.0, looked_at_s + self._keys.interval_s - time.monotonic())
+                left_s = max(0.0, refreshed_at_s + self._keys.interval_s - time.monotonic())
                 with signals.let_through():
                     key = next_key(min(left_s, _ACTION_INTERVAL_S) if self._running else left_s)
                 if key == "end" or (key == "q" and self._keys.mode == "list"):
                     return
                 if key and (action := self._keys.press(key, rows, max(1, console.height - _AROUND))):
                     self._begin(action)
-                is_due = self._end_action() or time.monotonic() - looked_at_s >= self._keys.interval_s
+                is_due = self._end_action() or time.monotonic() - refreshed_at_s >= self._keys.interval_s
 
-    def _look(self) -> Report:
+    def _refresh(self) -> Report:
         report = self._read()
         self._history.add(top_view.rows(report, "gpu"))
         return report
