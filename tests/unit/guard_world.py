@@ -13,8 +13,8 @@ from fakes import GIB, make_gpus
 from vgpurun.config.schema import GUARD
 from vgpurun.guard.daemon import Guard, Hand
 from vgpurun.guard.hands import HANDS
-from vgpurun.guard.look import Contained, Look, Program, by_container
 from vgpurun.guard.run import REFRESH_INTERVAL_S, duties_of
+from vgpurun.guard.snapshot import Contained, Program, Snapshot, by_container
 from vgpurun.guard.state import State
 from vgpurun.guard.upkeep import follow, let_held_run
 from vgpurun.host.freezer import Cgroup, run_of
@@ -73,7 +73,7 @@ class World:
         self.guard = Guard(self.state, duties, self.hands, self.said.append, lambda _: None)
         self.guard.resume()
         let_held_run(self.state)
-        self._look_s = self.now_s
+        self._refresh_at_s = self.now_s
         return self
 
     def add(self, name: str = "a", limit: int | None = GIB, sm: int | None = None, slice_name: str = "") -> str:
@@ -114,7 +114,7 @@ class World:
     def is_killed(self, container: str) -> bool:
         return (self.containers[container].cgroup.folder / "cgroup.kill").read_text() == "1"
 
-    def look(self) -> Look:
+    def look(self) -> Snapshot:
         programs = {
             each.pid: Program(each.pid, each.started_ticks, each.container, each.user, each.command, each.foreign)
             for each in self.programs.values()
@@ -122,7 +122,7 @@ class World:
         in_use = {each.container for each in self.programs.values()} | self.state.stopped.keys()
         held = {gpu.uuid: {} if number else {each.pid: each.held for each in self.programs.values()}
                 for number, gpu in enumerate(self.gpus) if gpu.uuid not in self.silent}  # fmt: skip
-        return Look(
+        return Snapshot(
             self.now_s, self.gpus, held, programs,
             {id_: each for id_, each in self.containers.items() if id_ in in_use},
             lambda container: frozenset(
@@ -144,13 +144,13 @@ class World:
         """Let time pass, and the guard do what it does."""
         end_s = self.now_s + seconds
         while self.now_s < end_s - 1e-9:
-            if self.now_s >= self._look_s:
+            if self.now_s >= self._refresh_at_s:
                 follow(self.state, self.said.append)
                 if not self.is_blind:
                     self.guard.look(self.look())
-                self._look_s = self.now_s + REFRESH_INTERVAL_S
+                self._refresh_at_s = self.now_s + REFRESH_INTERVAL_S
             self.guard.tick(self.now_s)
-            self._look_s, next_s = self.guard.next_s(self._look_s)
+            self._refresh_at_s, next_s = self.guard.next_s(self._refresh_at_s)
             self.now_s = min(max(next_s, self.now_s + 1e-4), self.now_s + step_s, end_s)
             self.step(self)
 

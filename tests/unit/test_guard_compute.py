@@ -181,7 +181,7 @@ def test_a_cgroup_that_refuses_does_not_keep_the_guard_busy(world: Callable[...,
 
 
 def test_a_new_start_is_not_frozen_for_the_old_one(world: Callable[..., World]) -> None:
-    """A restart between two looks leaves the cgroup's path as it was."""
+    """A restart between two snapshots leaves the cgroup's path as it was."""
     made = world()
     tenant, program, _ = busy(made, sm=20)
     made.run(5, STEP_S)

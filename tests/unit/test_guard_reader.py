@@ -23,10 +23,10 @@ from vgpurun.engine.containers import ContainerEngine
 from vgpurun.engine.labels import Record
 from vgpurun.errors import ContainerError, EngineError, GpuError
 from vgpurun.guard.hands import kill, let_dying_go
-from vgpurun.guard.look import Program
 from vgpurun.guard.outside import program_of
 from vgpurun.guard.processes import is_counted_elsewhere, is_ending, pid_inside, read_stat
 from vgpurun.guard.reader import GuardReader
+from vgpurun.guard.snapshot import Program
 from vgpurun.host import freezer, gpus
 from vgpurun.host.freezer import Cgroup, run_of
 from vgpurun.host.gpus import Gpu, Survey

@@ -1,4 +1,4 @@
-"""The history: what is counted between two looks, also by an exporter that stops, waits or is killed."""
+"""The history: what is counted between two snapshots, also by an exporter that stops, waits or is killed."""
 
 from __future__ import annotations
 

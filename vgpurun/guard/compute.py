@@ -10,7 +10,7 @@ from typing import Any
 
 from vgpurun.errors import CgroupError
 from vgpurun.guard.daemon import Actions, Duty
-from vgpurun.guard.look import Contained, Derived, Look
+from vgpurun.guard.snapshot import Contained, Derived, Snapshot
 from vgpurun.guard.state import State, about
 from vgpurun.host.freezer import run_of
 from vgpurun.inventory import guarded
@@ -107,38 +107,38 @@ class ComputeDuty(Duty):
         done = [*(each.action for each in guarded.actions()), *state.pending.values()]
         self._warned = {(each.container, each.run) for each in done if (each.verb, each.cause) == (WARN, COMPUTE)}
 
-    def look(self, look: Look) -> Actions:
+    def look(self, snapshot: Snapshot) -> Actions:
         """Yield the begin and the end of each holding, and measure meanwhile."""
-        yield from self._ended(look)
+        yield from self._ended(snapshot)
         if self._policy == "off":
             return
-        limited = self._limited(look)
-        for gpu in look.gpus:
+        limited = self._limited(snapshot)
+        for gpu in snapshot.gpus:
             is_held = any(held.uuid == gpu.uuid for held in self._held.values())
-            is_due = is_held or look.now_s >= self._measured_s.get(gpu.uuid, 0) + WINDOW_S
-            if not is_due or gpu.uuid not in look.held or gpu.uuid not in limited:
+            is_due = is_held or snapshot.now_s >= self._measured_s.get(gpu.uuid, 0) + WINDOW_S
+            if not is_due or gpu.uuid not in snapshot.held or gpu.uuid not in limited:
                 continue
-            self._measured_s[gpu.uuid] = look.now_s
-            utilization = look.utilization(gpu)
+            self._measured_s[gpu.uuid] = snapshot.now_s
+            utilization = snapshot.utilization(gpu)
             for container in limited[gpu.uuid]:
-                percent = sum(utilization.get(pid, 0.0) for pid in look.pids_of(container.id, gpu.uuid))
-                yield from self._judge(look, container, gpu.uuid, gpu.number, percent, utilization)
+                percent = sum(utilization.get(pid, 0.0) for pid in snapshot.pids_of(container.id, gpu.uuid))
+                yield from self._judge(snapshot, container, gpu.uuid, gpu.number, percent, utilization)
 
-    def _judge(self, look: Look, container: Contained, uuid: str, number: str, percent: float,
+    def _judge(self, snapshot: Snapshot, container: Contained, uuid: str, number: str, percent: float,
                utilization: Any) -> Actions:  # fmt: skip
         held = self._held.get(container.id)
         limit_percent = container.quotas[uuid].sm_percent or 100
         if held is not None:
             if held.uuid == uuid:
                 held.container = container
-                held.measure(percent / 100, look.now_s)
+                held.measure(percent / 100, snapshot.now_s)
             return
         was_held = container.id in self._state.stopped and self._state.stopped[container.id].verb == HOLD
         if not was_held and (percent <= limit_percent + _MARGIN_PERCENT or container.is_paused):
             return
         if container.id in self._state.stopped and not was_held:
             return  # frozen for something else
-        unseen = [pid for pid in look.unseen_of(container, uuid) if utilization.get(pid, 0.0) > 0 or was_held]
+        unseen = [pid for pid in snapshot.unseen_of(container, uuid) if utilization.get(pid, 0.0) > 0 or was_held]
         if not unseen:
             return
         words = (
@@ -146,13 +146,13 @@ class ComputeDuty(Duty):
             f"{len(unseen)} of its processes"
         )
         if was_held:  # by a guard before this one
-            self._begin(container, uuid, look.now_s, percent)
+            self._begin(container, uuid, snapshot.now_s, percent)
         elif self._policy == WARN:
             if (container.id, container.run) not in self._warned:
                 self._warned.add((container.id, container.run))
                 yield about(container, WARN, COMPUTE, words, uuid)
         elif not container.cgroup.is_frozen() and (yield about(container, HOLD, COMPUTE, words, uuid)):
-            self._begin(container, uuid, look.now_s, percent)
+            self._begin(container, uuid, snapshot.now_s, percent)
 
     def _begin(self, container: Contained, uuid: str, now_s: float, percent: float) -> None:
         held = self._held[container.id] = Held(container, uuid, now_s)
@@ -162,30 +162,30 @@ class ComputeDuty(Duty):
         held.measure(percent / 100, now_s)
         self.tick_s = now_s
 
-    def _ended(self, look: Look) -> Actions:
+    def _ended(self, snapshot: Snapshot) -> Actions:
         for id_, stopped in list(self._state.stopped.items()):
-            if stopped.verb == HOLD and id_ not in self._held and id_ in look.containers:
-                container = look.containers[id_]
+            if stopped.verb == HOLD and id_ not in self._held and id_ in snapshot.containers:
+                container = snapshot.containers[id_]
                 if self._policy != HOLD:
                     yield about(container, RELEASE, COMPUTE, "containers are not held any more")
-                elif look.silent.isdisjoint(container.quotas) and not any(
-                    look.unseen_of(container, uuid) for uuid in container.quotas
+                elif snapshot.silent.isdisjoint(container.quotas) and not any(
+                    snapshot.unseen_of(container, uuid) for uuid in container.quotas
                 ):
                     yield about(container, RELEASE, COMPUTE, "the programs that the library does not see are gone")
         for id_, held in list(self._held.items()):
             now = self._state.stopped.get(id_)
-            current = look.containers.get(id_)
+            current = snapshot.containers.get(id_)
             if now is None or now.verb != HOLD:
                 del self._held[id_]  # it has ended, or is frozen for something else
-            elif current is None or held.uuid not in look.held:
+            elif current is None or held.uuid not in snapshot.held:
                 continue
             elif current.is_paused:
                 current.cgroup.freeze()  # as the engine believes it to be
                 self._state.forget(id_)
                 del self._held[id_]
-            elif not look.unseen_of(current, held.uuid):
+            elif not snapshot.unseen_of(current, held.uuid):
                 yield from self._release(current, "the programs that the library does not see are gone")
-            elif not _is_limited(current, held.uuid) or look.now_s - held.within_since_s > _IDLE_S:
+            elif not _is_limited(current, held.uuid) or snapshot.now_s - held.within_since_s > _IDLE_S:
                 yield from self._release(current, "it keeps to its share")
         self.tick_s = min((self._due_s(held) for held in self._held.values()), default=None)
 
@@ -239,10 +239,10 @@ class ComputeDuty(Duty):
             raise troubles[0]
 
 
-def _limited(look: Look) -> Mapping[str, Sequence[Contained]]:
+def _limited(snapshot: Snapshot) -> Mapping[str, Sequence[Contained]]:
     """Return the containers that a limit holds all the time, by GPU."""
     found: dict[str, list[Contained]] = {}
-    for container in look.containers.values():
+    for container in snapshot.containers.values():
         for uuid in container.quotas:
             if _is_limited(container, uuid):
                 found.setdefault(uuid, []).append(container)

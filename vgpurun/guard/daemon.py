@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from vgpurun.errors import VgpurunError
-from vgpurun.guard.look import Look
+from vgpurun.guard.snapshot import Snapshot
 from vgpurun.guard.state import State
 from vgpurun.inventory.guarded import Action, Done
 
@@ -29,7 +29,7 @@ class Duty:
         self.next_s: float | None = None  # of time.monotonic(), by when it wants to look again, if earlier than usual
         self.tick_s: float | None = None  # the same for tick()
 
-    def look(self, look: Look) -> Actions:
+    def look(self, snapshot: Snapshot) -> Actions:
         """Yield each thing that is to be done now; what comes back says whether it has been.
 
         What the duty remembers by then is written down before the action is done.
@@ -37,7 +37,7 @@ class Duty:
         raise NotImplementedError
 
     def tick(self, now_s: float) -> None:
-        """Do what needs no look, by `tick_s`."""
+        """Do what needs no snapshot, by `tick_s`."""
 
     def close(self) -> None:
         """Leave behind nothing that needs a guard that runs."""
@@ -73,12 +73,12 @@ class Guard:
         for number in list(self._state.pending):
             self._carry_out(number, self._state.pending[number])
 
-    def look(self, look: Look) -> None:
+    def look(self, snapshot: Snapshot) -> None:
         """Let each duty act on what there is now."""
         for duty in self._duties:
             duty.next_s = None
             try:
-                self._do_all(duty.look(look))
+                self._do_all(duty.look(snapshot))
                 if duty.has_changed:
                     self._keep(self._state.write)
                     duty.has_changed = False
@@ -97,9 +97,9 @@ class Guard:
                     self.note(f"{duty.name} in between", str(error))
 
     def next_s(self, at_latest_s: float) -> tuple[float, float]:
-        """Return when the next look is due, and when the next tick or look."""
-        look_s = min([at_latest_s, *(duty.next_s for duty in self._duties if duty.next_s is not None)])
-        return look_s, min([look_s, *(duty.tick_s for duty in self._duties if duty.tick_s is not None)])
+        """Return when the next refresh is due, and when the next tick or refresh."""
+        refresh_at_s = min([at_latest_s, *(duty.next_s for duty in self._duties if duty.next_s is not None)])
+        return refresh_at_s, min([refresh_at_s, *(duty.tick_s for duty in self._duties if duty.tick_s is not None)])
 
     def close(self) -> None:
         """End: what only a guard that runs can undo is undone."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vgpurun.guard.daemon import Actions, Duty
-from vgpurun.guard.look import Contained, Derived, Look
+from vgpurun.guard.snapshot import Contained, Derived, Snapshot
 from vgpurun.guard.state import State, about
 from vgpurun.inventory.guarded import FREEZE, THAW, WARN
 from vgpurun.limits.quota import show_size
@@ -43,28 +43,28 @@ class Over:
         self._since_s: dict[int, float] = {}
         self._unseen_since_s: dict[int, float] = {}
 
-    def follow(self, look: Look, each: Sharing, grace_s: float) -> list[Contained]:
+    def follow(self, snapshot: Snapshot, each: Sharing, grace_s: float) -> list[Contained]:
         """Take what there is now; return the containers with a process that has been unseen for its time of grace."""
-        pids = [pid for one in each.containers for pid in look.pids_of(one.id, each.uuid)]
-        unseen = {one.id: look.unseen_of(one, each.uuid) for one in each.containers}
-        self._since_s = _since(pids, self._since_s, look.now_s)
+        pids = [pid for one in each.containers for pid in snapshot.pids_of(one.id, each.uuid)]
+        unseen = {one.id: snapshot.unseen_of(one, each.uuid) for one in each.containers}
+        self._since_s = _since(pids, self._since_s, snapshot.now_s)
         all_unseen = [pid for of_one in unseen.values() for pid in of_one]
-        self._unseen_since_s = _since(all_unseen, self._unseen_since_s, look.now_s)
-        due = {pid for pid, since_s in self._unseen_since_s.items() if look.now_s >= since_s + grace_s}
+        self._unseen_since_s = _since(all_unseen, self._unseen_since_s, snapshot.now_s)
+        due = {pid for pid, since_s in self._unseen_since_s.items() if snapshot.now_s >= since_s + grace_s}
         return [one for one in each.containers if due.intersection(unseen[one.id])]
 
-    def steady_bytes(self, look: Look, each: Sharing, grace_s: float) -> int:
+    def steady_bytes(self, snapshot: Snapshot, each: Sharing, grace_s: float) -> int:
         """Return what is held for good, nothing before the time of grace; of a new process not what a context takes.
 
         Many processes that each make a context, and are refused it, may together hold much all the time.
         """
-        if look.now_s < self._began_s + grace_s:
+        if snapshot.now_s < self._began_s + grace_s:
             return 0
-        held = look.held[each.uuid]
+        held = snapshot.held[each.uuid]
         return sum(
-            held[pid] if look.now_s >= since_s + grace_s else max(0, held[pid] - DRIVER_BYTES)
+            held[pid] if snapshot.now_s >= since_s + grace_s else max(0, held[pid] - DRIVER_BYTES)
             for pid, since_s in self._since_s.items()
-            if not look.is_ending(pid)
+            if not snapshot.is_ending(pid)
         )
 
     def next_s(self, grace_s: float) -> float | None:
@@ -91,37 +91,37 @@ class MemoryDuty(Duty):
         self._counted_grace_s = counted_grace_s
         self._over: dict[str, Over] = {}
         self._limits: dict[str, int] = {}
-        self._limits_on = Derived(lambda look: list(_limits_on(look)))
+        self._limits_on = Derived(lambda snapshot: list(_limits_on(snapshot)))
         self._looked_at: set[str] = set()  # the GPUs: what is found on one at first was there before this guard
         self._quiet: object = None  # what a look has found where all were within their limits
         self._recorded = {(each.container, each.run) for each in state.recorded if each.cause == MEMORY}
         # Bytes held when it was acted on, by the guard or an administrator. Up to there it is one cause.
         self._settled: dict[str, int] = memory.setdefault("settled", {})
 
-    def look(self, look: Look) -> Actions:
+    def look(self, snapshot: Snapshot) -> Actions:
         """Yield what is to be done about each limit that is passed, and what can be undone."""
-        shared = self._limits_on(look)
-        if (shared, look.held) == self._quiet and not self._state.stopped:
+        shared = self._limits_on(snapshot)
+        if (shared, snapshot.held) == self._quiet and not self._state.stopped:
             return
         within = set()
         for each in shared:
-            held = _held(look, each)
+            held = _held(snapshot, each)
             if held is None:
                 continue
             if self._limits.get(each.key) != each.limit_bytes:
-                self._follow_limit(look, each, held)
+                self._follow_limit(snapshot, each, held)
             if held <= each.limit_bytes:
                 within.add(each.key)
                 self._forget(each.key)
             elif self._policy != "off":
-                yield from self._judge(look, each, held)
-        yield from self._thawed(look, within)
+                yield from self._judge(snapshot, each, held)
+        yield from self._thawed(snapshot, within)
         keys = {each.key for each in shared}
-        self._drop(keys, look)
-        self._looked_at |= look.held.keys()
-        self._quiet = (shared, look.held) if within == keys else None
+        self._drop(keys, snapshot)
+        self._looked_at |= snapshot.held.keys()
+        self._quiet = (shared, snapshot.held) if within == keys else None
 
-    def _follow_limit(self, look: Look, each: Sharing, held: int) -> None:
+    def _follow_limit(self, snapshot: Snapshot, each: Sharing, held: int) -> None:
         """Let the library hold a limit that is lowered below what is in use: it refuses until there is room.
 
         The same goes for what a guard that starts finds counted; any that comes later has to stay within its limit.
@@ -132,18 +132,18 @@ class MemoryDuty(Duty):
             return
         is_lowered = before is not None and before > each.limit_bytes and held <= _most(before)
         is_first = each.uuid not in self._looked_at
-        is_found = is_first and not any(look.unseen_of(one, each.uuid) for one in each.containers)
+        is_found = is_first and not any(snapshot.unseen_of(one, each.uuid) for one in each.containers)
         if is_lowered or is_found:
             self._settle(each.key, max(held, self._settled.get(each.key, 0)))
 
-    def _judge(self, look: Look, each: Sharing, held: int) -> Actions:
+    def _judge(self, snapshot: Snapshot, each: Sharing, held: int) -> Actions:
         most = max(each.most_bytes, _most(self._settled.get(each.key, 0)))
         if held <= most:
             self._over.pop(each.key, None)
             return
-        over = self._over.setdefault(each.key, Over(look.now_s))
-        offenders = over.follow(look, each, self._grace_s)
-        steady_bytes = over.steady_bytes(look, each, self._counted_grace_s)
+        over = self._over.setdefault(each.key, Over(snapshot.now_s))
+        offenders = over.follow(snapshot, each, self._grace_s)
+        steady_bytes = over.steady_bytes(snapshot, each, self._counted_grace_s)
         is_counted_due = not each.is_oversubscribed and steady_bytes > most + DRIVER_BYTES
         if not offenders and not is_counted_due:
             self.next_s = min(filter(None, (self.next_s, over.next_s(self._grace_s))), default=None)
@@ -162,12 +162,12 @@ class MemoryDuty(Duty):
                 continue  # by this duty, or by the engine: it takes no more
             before = self._settled.get(each.key)
             self._settled[each.key] = held
-            if not (yield about(one, verb, MEMORY, _words(look, one, each, held), each.uuid)):
+            if not (yield about(one, verb, MEMORY, _words(snapshot, one, each, held), each.uuid)):
                 self._settle(each.key, before)
 
-    def _thawed(self, look: Look, within: set[str]) -> Actions:
+    def _thawed(self, snapshot: Snapshot, within: set[str]) -> Actions:
         for id_, stopped in list(self._state.stopped.items()):
-            container = look.containers.get(id_)
+            container = snapshot.containers.get(id_)
             if (stopped.verb, stopped.cause) != (FREEZE, MEMORY) or container is None:
                 continue
             limited = {_key(container, uuid) for uuid, quota in container.quotas.items() if quota.memory_bytes}
@@ -188,22 +188,22 @@ class MemoryDuty(Duty):
             self._settled[key] = held
         self.has_changed = True
 
-    def _drop(self, keys: set[str], look: Look) -> None:
+    def _drop(self, keys: set[str], snapshot: Snapshot) -> None:
         """Forget what is no more; what NVML did not tell of this time is."""
         for key in {*self._limits, *self._settled} - keys:
             uuid = key.rpartition(" ")[2]
-            if uuid in look.held:
+            if uuid in snapshot.held:
                 self._limits.pop(key, None)
                 self._forget(key)
 
 
-def _limits_on(look: Look) -> Iterator[Sharing]:
+def _limits_on(snapshot: Snapshot) -> Iterator[Sharing]:
     shared: dict[tuple[str, str], list[Contained]] = {}
-    for container in look.containers.values():
+    for container in snapshot.containers.values():
         for uuid, quota in container.quotas.items():
             if quota.memory_bytes:
                 shared.setdefault((_key(container, uuid), uuid), []).append(container)
-    numbers = {gpu.uuid: gpu.number for gpu in look.gpus}
+    numbers = {gpu.uuid: gpu.number for gpu in snapshot.gpus}
     for (key, uuid), containers in shared.items():
         quota = containers[0].quotas[uuid]
         if uuid in numbers and quota.memory_bytes:
@@ -215,24 +215,24 @@ def _key(container: Contained, uuid: str) -> str:
     return f"{f'slice {container.slice_name}' if container.slice_name else f'{container.id} {container.run}'} {uuid}"
 
 
-def _held(look: Look, each: Sharing) -> int | None:
+def _held(snapshot: Snapshot, each: Sharing) -> int | None:
     """Return what the containers hold, without processes that are about to end; None where NVML does not tell."""
-    if each.uuid not in look.held:
+    if each.uuid not in snapshot.held:
         return None
-    held = look.held[each.uuid]
-    pids = [pid for one in each.containers for pid in look.pids_of(one.id, each.uuid)]
+    held = snapshot.held[each.uuid]
+    pids = [pid for one in each.containers for pid in snapshot.pids_of(one.id, each.uuid)]
     total = sum([held[pid] for pid in pids])
     if total <= each.most_bytes:  # mostly; else it is worth a look at each
         return total
-    return sum(held[pid] for pid in pids if not look.is_ending(pid))
+    return sum(held[pid] for pid in pids if not snapshot.is_ending(pid))
 
 
 def _most(limit_bytes: int) -> int:
     return limit_bytes + max(int(limit_bytes * SLACK_RATIO), LEAST_SLACK_BYTES) if limit_bytes else 0
 
 
-def _words(look: Look, container: Contained, each: Sharing, held: int) -> str:
-    unseen = look.unseen_of(container, each.uuid)
+def _words(snapshot: Snapshot, container: Contained, each: Sharing, held: int) -> str:
+    unseen = snapshot.unseen_of(container, each.uuid)
     of = "its slice holds" if container.slice_name else "it holds"
     why = f", and the library does not see {len(unseen)} of its processes" if unseen else ""
     return f"{of} {show_size(held)} of {show_size(each.limit_bytes)} on GPU {each.number}{why}"

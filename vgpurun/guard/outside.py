@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vgpurun.guard.daemon import Actions, Duty
-from vgpurun.guard.look import Look, Program
+from vgpurun.guard.snapshot import Program, Snapshot
 from vgpurun.guard.state import State
 from vgpurun.inventory.guarded import Action
 from vgpurun.limits.quota import show_size
@@ -46,21 +46,21 @@ class OutsideDuty(Duty):
         self._acted: list[str] = memory.setdefault("acted", [])
         self._acted += [f"{each.pid} {each.started_ticks}" for each in state.recorded if each.cause == OUTSIDE]
 
-    def look(self, look: Look) -> Actions:
+    def look(self, snapshot: Snapshot) -> Actions:
         """Yield what is to be done about each such process."""
         if self._policy == "off":
             return
         keys = set()
-        numbers = {gpu.uuid: gpu.number for gpu in look.gpus}
-        for uuid, held in look.held.items():
+        numbers = {gpu.uuid: gpu.number for gpu in snapshot.gpus}
+        for uuid, held in snapshot.held.items():
             for pid, size in held.items():
-                program = look.programs[pid]
+                program = snapshot.programs[pid]
                 if program.container:
                     continue
                 keys.add(key := f"{pid} {program.started_ticks}")
                 if program.container is None:
                     continue  # it may be outside all the same, and is no new cause when that is known
-                if self._is_due(key, program, look):
+                if self._is_due(key, program, snapshot):
                     words = f"it holds {show_size(size)} on GPU {numbers.get(uuid, uuid)} outside vgpurun"
                     if program.foreign:
                         words += f", in container {program.foreign[:12]}"
@@ -73,18 +73,18 @@ class OutsideDuty(Duty):
                         self._acted.remove(key)
                     self.has_changed = True
         self._since_s = {key: at_s for key, at_s in self._since_s.items() if key in keys}
-        if not look.silent and (gone := [key for key in self._acted if key not in keys]):
+        if not snapshot.silent and (gone := [key for key in self._acted if key not in keys]):
             self._acted[:] = [key for key in self._acted if key not in gone]
             self.has_changed = True
 
-    def _is_due(self, key: str, program: Program, look: Look) -> bool:
+    def _is_due(self, key: str, program: Program, snapshot: Snapshot) -> bool:
         if key in self._acted or self._is_allowed(program):
             return False
-        due_s = self._since_s.setdefault(key, look.now_s) + self._grace_s
-        if look.now_s < due_s or look.is_ending(program.pid):
+        due_s = self._since_s.setdefault(key, snapshot.now_s) + self._grace_s
+        if snapshot.now_s < due_s or snapshot.is_ending(program.pid):
             return False
-        if look.is_counted_elsewhere(program.pid):
-            self._since_s[key] = look.now_s  # it may replace itself by one past the library, and is asked again
+        if snapshot.is_counted_elsewhere(program.pid):
+            self._since_s[key] = snapshot.now_s  # it may replace itself by one past the library, and is asked again
             return False
         return True
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vgpurun import abi
-from vgpurun.guard.look import Program
+from vgpurun.guard.snapshot import Program
 from vgpurun.host.mounted import path_of
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
 from vgpurun.slices.members import usages_of

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.errors import ContainerError, EngineError, GpuError
-from vgpurun.guard.look import Contained, Look, Program, by_container
 from vgpurun.guard.processes import (
     is_counted_elsewhere,
     is_ending,
@@ -20,6 +19,7 @@ from vgpurun.guard.processes import (
     pid_inside,
     read_stat,
 )  # fmt: skip
+from vgpurun.guard.snapshot import Contained, Program, Snapshot, by_container
 from vgpurun.host import freezer, gpus
 from vgpurun.host.folder_watch import NOT_WATCHED, FolderWatch
 from vgpurun.host.freezer import Cgroup, run_of
@@ -84,7 +84,7 @@ class GuardReader:
         self._utilization: dict[str, tuple[float, Mapping[int, float]]] = {}
         self._unknown: set[str] = set()  # ids of containers that came since the engine was asked; "": one of any id
 
-    def look(self) -> Look | None:
+    def look(self) -> Snapshot | None:
         """Return what there is now, or None where nothing is known.
 
         That is where NVML does not answer, and before the engine first has: nobody's container could be named, and
@@ -111,7 +111,7 @@ class GuardReader:
         # One that is gone by now holds nothing that anybody could take from it.
         held = {uuid: {pid: size for pid, size in by_pid.items() if self._programs[pid].started_ticks}
                 for uuid, by_pid in held.items()}  # fmt: skip
-        return Look(
+        return Snapshot(
             now_s, self._gpus, held, self._programs, self._contained(), self._counted_by, self._read_utilization,
             is_ending, self._is_counted_elsewhere, by_container(held, self._programs),
         )  # fmt: skip

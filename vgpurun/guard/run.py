@@ -78,15 +78,15 @@ class Running:
         let_held_run(self._state)
         suspensions = Agent(self._gpus_if_any(), self._libcuda, self._say, self._warn_of_end)
         suspensions.start()
-        look_s = clock()
+        refresh_at_s = clock()
         try:
             while True:
                 now_s = clock()
-                if now_s >= look_s:
+                if now_s >= refresh_at_s:
                     self.look()
-                    look_s = now_s + REFRESH_INTERVAL_S
+                    refresh_at_s = now_s + REFRESH_INTERVAL_S
                 self._guard.tick(clock())
-                look_s, next_s = self._guard.next_s(look_s)
+                refresh_at_s, next_s = self._guard.next_s(refresh_at_s)
                 if ending.wait(max(next_s - clock(), _LEAST_WAIT_S)):
                     return
         finally:
@@ -106,10 +106,10 @@ class Running:
         """Look once, and do what is to be done."""
         try:
             follow(self._state, self._say)
-            look = self._reader.look()
-            if look is None:
+            snapshot = self._reader.look()
+            if snapshot is None:
                 return
-            self._guard.look(look)
+            self._guard.look(snapshot)
         except OSError as error:
             self._guard.note("state", f"the guard's state cannot be written: {error.strerror}")
 

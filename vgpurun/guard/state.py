@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpurun.errors import GuardError
-from vgpurun.guard.look import Contained
+from vgpurun.guard.snapshot import Contained
 from vgpurun.inventory import guarded
 from vgpurun.inventory.guarded import STOPPING, Action, Done, Stopped
 from vgpurun.storage.state import make_readable

@@ -1,4 +1,4 @@
-"""GPU time between two looks, and how long tenants held memory without any, or had given it back."""
+"""GPU time between two snapshots, and how long tenants held memory without any, or had given it back."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -61,11 +61,11 @@ class Holding:
 
     def __init__(self) -> None:
         self._looked_s = 0.0
-        self._counted_s: dict[Key, float] = {}  # GPU time, at the last look
+        self._counted_s: dict[Key, float] = {}  # GPU time, at the last snapshot
         self._held: dict[Key, Held] = {}
 
     def look(self, gpus: Sequence["GpuSeen"], now_s: float) -> Mapping[Key, Held]:
-        """Return the sums, with the time since the last look. A tenant that was not there then begins with nothing."""
+        """Return the sums, with the time since the last call. A tenant that was not there then begins with nothing."""
         elapsed_s = now_s - self._looked_s
         found: dict[Key, Held] = {}
         counted_s: dict[Key, float] = {}

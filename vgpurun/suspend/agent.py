@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 INTERVAL_S = 0.05  # between refreshes of those that are suspended: a program waits
 _FULL_INTERVAL_S = 1.0  # between refreshes of all others
 _ASK_ENGINE_EVERY_S = 10.0
-_NEWS_S = 5.0  # for how long after a launch the engine is asked at each look
+_NEWS_S = 5.0  # for how long after a launch the engine is asked at each refresh
 _TRY_AGAIN_S = 1.0  # what failed
 _MAKES_WAY_AFTER_S = 10.0  # of idleness, or the time of its own policy if that is less
 

@@ -44,8 +44,8 @@ class Contained(NamedTuple):
     is_paused: bool = False
 
 
-class Look(NamedTuple):
-    """One look. A GPU that NVML tells nothing of is not in `held`, which has bytes by UUID and PID.
+class Snapshot(NamedTuple):
+    """The findings of one look. A GPU that NVML tells nothing of is not in `held`, which has bytes by UUID and PID.
 
     `counted_by` returns the PIDs that the library counts in a container, or None where its usage cannot be read, and
     `utilization` how much of a GPU's time each process has used of late, in percent. `is_ending` says whether a
@@ -81,17 +81,17 @@ class Look(NamedTuple):
 
 
 class Derived(Generic[Found]):
-    """Works out anew only from other GPUs and containers, which are mostly those of the look before."""
+    """Works out anew only from other GPUs and containers, which are mostly those of the snapshot before."""
 
-    def __init__(self, derive: Callable[[Look], Found]) -> None:
+    def __init__(self, derive: Callable[[Snapshot], Found]) -> None:
         self._derive = derive
         self._known: tuple[list[object], Found] | None = None
 
-    def __call__(self, look: Look) -> Found:
-        """Return the result for a look."""
-        those: list[object] = [*look.gpus, *look.containers.values()]
+    def __call__(self, snapshot: Snapshot) -> Found:
+        """Return the result for a snapshot."""
+        those: list[object] = [*snapshot.gpus, *snapshot.containers.values()]
         if self._known is None or self._known[0] != those:
-            self._known = those, self._derive(look)
+            self._known = those, self._derive(snapshot)
         return self._known[1]
 
 
