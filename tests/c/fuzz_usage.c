@@ -6,7 +6,7 @@
 #include "fuzz.h"
 #include "memory/ledger.h"
 #include "memory/ledger_totals.h"
-#include "shared/region.h"
+#include "shared/level_files.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ const struct fuzz_input fuzz_inputs[] = {{SIZE, 4},
                                          {NULL, 0}};
 const char fuzz_alphabet[] = "";
 
-static struct region regions[VGPU_MAX_LEVELS], *const region = &regions[0];
+static struct level_files levels[VGPU_MAX_LEVELS], *const files = &levels[0];
 
 static void make_file(const char *path, const uint8_t *data, size_t size) {
   static uint8_t content[sizeof(struct vgpu_usage)];
@@ -56,7 +56,7 @@ static void use(struct ledger *ledger) {
     held += LIMIT_BYTES / 8;
     CHECK(held <= LIMIT_BYTES, "%llu bytes held", (unsigned long long)held);
   }
-  CHECK(region->file.path == NULL || truncate(region->file.path, 40000) == 0, "truncate");
+  CHECK(files->usage.path == NULL || truncate(files->usage.path, 40000) == 0, "truncate");
   struct ledger_snapshot before = ledger_snapshot(ledger, device);
   ledger_correct(ledger, device, &before, LIMIT_BYTES, LEDGER_LOOKED, 0);
   ledger_has_process(ledger, 1);
@@ -80,13 +80,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   snprintf(path, sizeof path, "fuzzed-%d.usage", (int)getpid());
   setenv(VGPU_ENV_USAGE_FILE, path, 1);
   make_file(path, data, size);
-  CHECK(region_open(regions) == 1, "one level");
-  region_claim_slot(region);
+  CHECK(level_files_open(levels) == 1, "one level");
+  level_files_claim_slot(files);
   own = (struct ledger_own){0};
-  struct ledger ledger = {.own = &own, .slots = &region_slots, .context = region, .own_slot = region->slot};
+  struct ledger ledger = {.own = &own, .slots = &level_files_slots, .context = files, .own_slot = files->slot};
   use(&ledger);
-  use_device(&region->devices[0]);
-  shared_file_close(&region->file);
+  use_device(&files->devices[0]);
+  shared_file_close(&files->usage);
   unlink(path);
   return 0;
 }

@@ -66,7 +66,7 @@ static void complete(struct device *device, int ordinal) {
   unsigned index = ordinal >= 0 ? (unsigned)ordinal : 0;
   if (device->in_nvml && !is_instance(device)) /* NVML numbers instances on each GPU from 0; a program has one */
     real.nvmlDeviceGetIndex(device->nvml, &index);
-  const struct vgpu_limits *file = process_region()->limits;
+  const struct vgpu_limits *file = process_files()->limits;
   device->number = file != NULL ? limits_find_device(file, device->uuid) : (int)index;
   process_find_devices();
   for (int level = 1; level < process_levels() && device->number >= 0; level++)
@@ -215,7 +215,7 @@ HOT struct limits device_limits(const struct device *device) {
 }
 
 const char *device_uuid_at(const struct device *device, int level) {
-  const struct vgpu_limits *file = process_region_at(level)->limits;
+  const struct vgpu_limits *file = process_files_at(level)->limits;
   return file == NULL || device->number < 0 ? device->uuid
                                             : file->devices[process_number_at(level, device->number)].uuid;
 }

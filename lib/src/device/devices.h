@@ -53,7 +53,7 @@ struct device *devices_at(int index);
 /* The limits now, of all levels together or of one: the host may change the files at any time. */
 struct limits device_limits(const struct device *device);
 static inline struct limits device_limits_at(const struct device *device, int level) {
-  const struct vgpu_limits *file = process_region_at(level)->limits;
+  const struct vgpu_limits *file = process_files_at(level)->limits;
   if (file == NULL && device->number >= 0)
     return device->environment;
   return limits_from_file(file, device->number < 0 ? -1 : process_number_at(level, device->number));

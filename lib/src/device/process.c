@@ -11,8 +11,8 @@
 HOT_DATA enum process_state process_state = PROCESS_UNKNOWN;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-HOT_DATA struct region process_regions[VGPU_MAX_LEVELS] = {
-    [0 ... VGPU_MAX_LEVELS - 1] = {.file = {.descriptor = -1}, .slot = -1}};
+HOT_DATA struct level_files process_level_files[VGPU_MAX_LEVELS] = {
+    [0 ... VGPU_MAX_LEVELS - 1] = {.usage = {.descriptor = -1}, .slot = -1}};
 HOT_DATA int process_level_count;
 static struct ledger_own own;
 static HOT_DATA struct ledger ledgers[VGPU_MAX_LEVELS];
@@ -30,7 +30,7 @@ extern void (*const __stop_in_child[])(void) __attribute__((visibility("hidden")
 static void start_over_in_child(void) {
   pthread_mutex_init(&lock, NULL);
   for (int i = 0; i < process_level_count; i++)
-    region_forget(&process_regions[i]);
+    level_files_forget(&process_level_files[i]);
   process_level_count = 0;
   for (void (*const *forget)(void) = __start_in_child; forget < __stop_in_child; forget++)
     (*forget)();
@@ -60,23 +60,23 @@ static void end_alone(int cancel_state) {
 }
 
 static void begin_ledgers(void) {
-  struct vgpu_process_usage nothing = {.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()};
+  struct vgpu_process_usage nothing = {.pid = (uint32_t)getpid(), .pid_namespace = level_files_pid_namespace()};
   own = (struct ledger_own){.usage = nothing};
   for (int i = 0; i < process_level_count; i++) {
     struct ledger *above = i + 1 < process_level_count ? &ledgers[i + 1] : NULL;
-    ledgers[i] = (struct ledger){&own, &region_slots, &process_regions[i], -1, i, above};
+    ledgers[i] = (struct ledger){&own, &level_files_slots, &process_level_files[i], -1, i, above};
   }
 }
 
 static enum process_state decide(void) {
-  has_limits = (region_has_limits_file() || limits_in_environment()) && !region_limits_are_lifted();
+  has_limits = (level_files_have_limits() || limits_in_environment()) && !level_files_limits_are_lifted();
   if (!has_limits && !profile_is_wanted())
     return PROCESS_FREE;
   process_level_count = 1;
   if (has_limits)
-    process_level_count = region_open(process_regions);
+    process_level_count = level_files_open(process_level_files);
   else
-    region_open_alone(&process_regions[0]);
+    level_files_open_alone(&process_level_files[0]);
   begin_ledgers();
   process_ledger_with_slot = NULL;
   environment_limits_compute = limits_of_compute_in_environment();
@@ -86,8 +86,9 @@ static enum process_state decide(void) {
 /* From the last level to the first, which takes the place of what is not known. */
 static void find_suspended(bool can_be) {
   for (int i = VGPU_MAX_LEVELS; i >= 0; i--) {
-    bool has_file = can_be && i < process_level_count && process_regions[i].limits != NULL;
-    __atomic_store_n(&process_suspended[i], has_file ? &process_regions[i].limits->suspended : NULL, __ATOMIC_RELEASE);
+    bool has_file = can_be && i < process_level_count && process_level_files[i].limits != NULL;
+    __atomic_store_n(&process_suspended[i], has_file ? &process_level_files[i].limits->suspended : NULL,
+                     __ATOMIC_RELEASE);
   }
 }
 
@@ -113,21 +114,21 @@ bool process_shows_limits(void) {
 static COLD bool is_limited_above(void) {
   bool limits = false;
   for (int i = 1; i < process_level_count && !limits; i++)
-    limits = limits_of_compute_in_file(process_regions[i].limits);
+    limits = limits_of_compute_in_file(process_level_files[i].limits);
   return limits;
 }
 
 HOT bool process_limits_compute_somewhere(void) {
   if (environment_limits_compute || (__builtin_expect(process_level_count > 1, 0) && is_limited_above()))
     return true;
-  return process_regions[0].limits != NULL && limits_of_compute_in_file(process_regions[0].limits);
+  return process_level_files[0].limits != NULL && limits_of_compute_in_file(process_level_files[0].limits);
 }
 
 void process_find_devices(void) {
-  const struct vgpu_limits *file = process_regions[0].limits;
+  const struct vgpu_limits *file = process_level_files[0].limits;
   for (int level = 1; level < process_level_count; level++)
     for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
-      int number = limits_find_device(process_regions[level].limits, file->devices[i].uuid);
+      int number = limits_find_device(process_level_files[level].limits, file->devices[i].uuid);
       __atomic_store_n(&own.levels[level].numbers[i], number, __ATOMIC_RELAXED);
     }
 }
@@ -137,7 +138,7 @@ HOT int process_number_above(int level, int device_number) {
 }
 
 struct device_state *process_device_state(int level, int device_number) {
-  return &process_regions[level].devices[process_number_at(level, device_number)];
+  return &process_level_files[level].devices[process_number_at(level, device_number)];
 }
 
 const struct ledger *process_ledger_view(void) {
@@ -156,8 +157,8 @@ const struct ledger *process_claim_slot(void) {
   int cancel_state = begin_alone();
   if (process_ledger_with_slot == NULL) {
     for (int i = 0; i < process_level_count; i++) {
-      region_claim_slot(&process_regions[i]);
-      __atomic_store_n(&ledgers[i].own_slot, process_regions[i].slot, __ATOMIC_RELAXED);
+      level_files_claim_slot(&process_level_files[i]);
+      __atomic_store_n(&ledgers[i].own_slot, process_level_files[i].slot, __ATOMIC_RELAXED);
     }
     __atomic_store_n(&process_ledger_with_slot, &ledgers[0], __ATOMIC_RELEASE);
   }
@@ -172,5 +173,5 @@ void process_note_sharing(void) {
   process_ledger();
   __atomic_store_n(&own.usage.shares_memory, 1, __ATOMIC_RELAXED); /* or a repair would take it back */
   for (int i = 0; i < process_level_count; i++)
-    region_note_sharing(&process_regions[i]);
+    level_files_note_sharing(&process_level_files[i]);
 }

@@ -1,16 +1,16 @@
-/* This process: whether it is limited, its region and its ledger, and that it may be a forked child.
+/* This process: whether it is limited, its files and its ledger, and that it may be a forked child.
  */
 #ifndef VGPU_DEVICE_PROCESS_H
 #define VGPU_DEVICE_PROCESS_H
 
 #include "base/compiler.h"
 #include "memory/ledger.h"
-#include "shared/region.h"
+#include "shared/level_files.h"
 
 enum process_state { PROCESS_UNKNOWN, PROCESS_FREE, PROCESS_LIMITED };
 extern enum process_state process_state;
 
-/* Decides at the first call; maps the region when there is a limit. */
+/* Decides at the first call; opens the files when there is a limit. */
 COLD enum process_state process_decide(void);
 
 /* Is it certain that there is nothing to do? */
@@ -51,16 +51,16 @@ bool process_shows_limits(void);
 bool process_limits_compute_somewhere(void);
 
 /* The levels of its limits, its own first: shares that are parts of each other. Only for a limited process. */
-extern struct region process_regions[VGPU_MAX_LEVELS];
+extern struct level_files process_level_files[VGPU_MAX_LEVELS];
 extern int process_level_count;
 static inline int process_levels(void) {
   return process_level_count;
 }
-static inline const struct region *process_region_at(int level) {
-  return &process_regions[level];
+static inline const struct level_files *process_files_at(int level) {
+  return &process_level_files[level];
 }
-static inline const struct region *process_region(void) {
-  return process_region_at(0);
+static inline const struct level_files *process_files(void) {
+  return process_files_at(0);
 }
 
 /* The number of a device at a level, by that which it has at the first; -1: not granted there. A limits file may have

@@ -18,7 +18,7 @@ void suspension_ask(void) {
       !__atomic_compare_exchange_n(&asked_ns, &before_ns, now_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
     return;
   for (int i = 0; i < process_levels(); i++) {
-    struct shared_file *usage = (struct shared_file *)&process_region_at(i)->file;
+    struct shared_file *usage = (struct shared_file *)&process_files_at(i)->usage;
     if (shared_file_is_open(usage))
       shared_file_write(usage, &now_ns, sizeof now_ns, offsetof(struct vgpu_usage, asked_ns));
   }
@@ -43,7 +43,7 @@ void suspension_wait(void) {
 
 static void at_each_level(void (*act)(struct shared_file *file, off_t at)) {
   for (int i = 0; i < process_levels(); i++) {
-    struct shared_file *usage = (struct shared_file *)&process_region_at(i)->file;
+    struct shared_file *usage = (struct shared_file *)&process_files_at(i)->usage;
     if (shared_file_is_open(usage))
       act(usage, (off_t)VGPU_START_LOCK_OFFSET);
   }

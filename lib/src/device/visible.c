@@ -90,7 +90,7 @@ static void translate(struct list *list, const struct vgpu_limits *share, const 
 }
 
 void visible_set(void) {
-  const struct vgpu_limits *share = process_region()->limits;
+  const struct vgpu_limits *share = process_files()->limits;
   const char *given = getenv(VARIABLE);
   bool counts_own = share != NULL && share->movable != 0 && access(VGPU_CONTAINER_LIMITS, F_OK) == 0;
   if (share == NULL || (!counts_own && (share->moves == 0 || given == NULL)))

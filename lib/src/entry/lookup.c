@@ -9,7 +9,7 @@
 #include "base/libc_symbols.h"
 #include "hook/hooks.h"
 #include "profile/disk.h"
-#include "shared/region.h"
+#include "shared/level_files.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -40,7 +40,7 @@ static const struct library cuda = {"cu", cuda_routes, COUNT(cuda_routes), hooks
 static const struct library nvml = {"nvml", nvml_routes, COUNT(nvml_routes), hooks_nvml_is_loaded};
 
 static bool is_routed(const struct route *route) {
-  return !route->only_profiled || profile_is_wanted() || region_has_limits_file();
+  return !route->only_profiled || profile_is_wanted() || level_files_have_limits();
 }
 
 /* The library that a function of this name would be in. */

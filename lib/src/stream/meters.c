@@ -47,7 +47,7 @@ static struct meter_terms terms_of(const void *owner) {
 static struct device_state *states[VGPU_MAX_LEVELS][VGPU_MAX_DEVICES + 1];
 
 static void find_states(void) {
-  const struct vgpu_limits *limits = process_region()->limits;
+  const struct vgpu_limits *limits = process_files()->limits;
   uint32_t count = limits != NULL && limits->device_count < VGPU_MAX_DEVICES ? limits->device_count : VGPU_MAX_DEVICES;
   for (int level = process_levels() - 1; level >= 0; level--) {
     struct device_state **next = states[level];
@@ -91,7 +91,7 @@ static void join_turns(struct meter *meter, struct device *device) {
              slot);
   else if (slot >= 0)
     files = turns_files_open(device_uuid_at(device, outermost), process_number_at(outermost, device->number),
-                             &process_region_at(outermost)->file);
+                             &process_files_at(outermost)->usage);
   meter->takes_turns = files != NULL;
   if (files == NULL)
     device_not_enforced(device, VGPU_NOT_ENFORCED_TURNS);

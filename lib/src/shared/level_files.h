@@ -3,10 +3,10 @@
  * slot in the usage file.
  *
  * The slot is held by a kernel lock of the open file description, so that it ends with the process however that ends.
- * A forked child starts without a region: it holds no GPU memory, and must not keep its parent's slot alive.
+ * A forked child starts without a files: it holds no GPU memory, and must not keep its parent's slot alive.
  */
-#ifndef VGPU_SHARED_REGION_H
-#define VGPU_SHARED_REGION_H
+#ifndef VGPU_SHARED_LEVEL_FILES_H
+#define VGPU_SHARED_LEVEL_FILES_H
 
 #include "abi.h"
 #include "memory/ledger.h"
@@ -15,43 +15,43 @@
 
 #include <stdbool.h>
 
-struct region {
+struct level_files {
   int level;                        /* 0: the process's own; then that of the share which it is a part of, and so on */
   const struct vgpu_limits *limits; /* NULL: limits come from the environment alone */
-  struct shared_file file;          /* the usage file; not open when the usage is kept in this process only */
+  struct shared_file usage;         /* the usage file; not open when the usage is kept in this process only */
   int slot;                         /* this process's slot, or -1 */
   struct device_state devices[VGPU_MAX_DEVICES];
 };
 
 /* Is there a limits file for this process? Cheap; decides whether the library does anything at all. */
-bool region_has_limits_file(void);
+bool level_files_have_limits(void);
 
 /* Has the program asked for no limits, and do its limits files allow that? */
-bool region_limits_are_lifted(void);
+bool level_files_limits_are_lifted(void);
 
 /* Opens both files of each level, and returns how many there are. Failures are reported on stderr, and answered with
  * the strictest safe reading: an unreadable limits file grants nothing; without a usage file every process is held to
  * the limit by itself, and one that lacks descriptors or memory for it gets nothing. */
-int region_open(struct region regions[VGPU_MAX_LEVELS]);
+int level_files_open(struct level_files levels[VGPU_MAX_LEVELS]);
 
 /* The number of this process's PID namespace; 0 where /proc does not tell. Containers that share a usage file have one
  * each. */
-uint32_t region_pid_namespace(void);
+uint32_t level_files_pid_namespace(void);
 
 /* For a process without limits that counts for itself: no file. */
-void region_open_alone(struct region *region);
+void level_files_open_alone(struct level_files *files);
 
 /* Takes a free slot, and wipes it. None is taken without a usage file, or with all slots taken (said on stderr); a
  * process that lacks descriptors or memory for it gets nothing from then on. */
-void region_claim_slot(struct region *region);
+void level_files_claim_slot(struct level_files *files);
 
 /* Says in the slot that this process shares memory with others. */
-void region_note_sharing(struct region *region);
+void level_files_note_sharing(struct level_files *files);
 
-/* How the ledger reaches the slots of a region. */
-extern const struct ledger_slots region_slots;
+/* How the ledger reaches the slots of a usage file. */
+extern const struct ledger_slots level_files_slots;
 
 /* Lets go of what a forked child has inherited. */
-void region_forget(struct region *region);
+void level_files_forget(struct level_files *files);
 
 #endif

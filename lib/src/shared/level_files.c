@@ -1,4 +1,4 @@
-#include "shared/region.h"
+#include "shared/level_files.h"
 
 #include "base/claim.h"
 #include "base/log.h"
@@ -33,7 +33,7 @@ static const char *variable(const char *name) {
   return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-bool region_has_limits_file(void) {
+bool level_files_have_limits(void) {
   return variable(VGPU_ENV_LIMITS_FILE) != NULL || in_container();
 }
 
@@ -112,10 +112,10 @@ static bool go_up(struct level *level) {
   return true;
 }
 
-bool region_limits_are_lifted(void) {
+bool level_files_limits_are_lifted(void) {
   static struct level level;
   const char *asked = variable(VGPU_ENV_DISABLE_CONTROL);
-  if (asked == NULL || strcasecmp(asked, "true") != 0 || !region_has_limits_file())
+  if (asked == NULL || strcasecmp(asked, "true") != 0 || !level_files_have_limits())
     return false;
   bool lifted = true, more = true;
   for (begin_levels(&level); lifted && more; more = level.number < VGPU_MAX_LEVELS && go_up(&level))
@@ -138,13 +138,13 @@ static struct vgpu_device_shared own_devices[VGPU_MAX_LEVELS][VGPU_MAX_DEVICES];
 
 /* ---- the usage file -------------------------------------------------------------------------------------------- */
 
-static void reach_devices(struct region *region) {
-  struct vgpu_device_shared *own = own_devices[region->level];
-  bool shared = shared_file_is_open(&region->file);
+static void reach_devices(struct level_files *files) {
+  struct vgpu_device_shared *own = own_devices[files->level];
+  bool shared = shared_file_is_open(&files->usage);
   memset(own, 0, sizeof own_devices[0]);
   for (int i = 0; i < VGPU_MAX_DEVICES; i++)
-    region->devices[i] = (struct device_state){
-        .file = shared ? &region->file : NULL,
+    files->devices[i] = (struct device_state){
+        .file = shared ? &files->usage : NULL,
         .at = (off_t)offsetof(struct vgpu_usage, devices[i]),
         .memory = shared ? NULL : &own[i],
     };
@@ -156,46 +156,46 @@ static bool is_own_shortage(int error) {
   return error == EMFILE || error == ENFILE || error == ENOMEM;
 }
 
-static void grant_nothing(struct region *region, const char *path, int error) {
+static void grant_nothing(struct level_files *files, const char *path, int error) {
   log_line(LOG_ERROR, "usage file %s: %s; nothing is granted to this process", path, strerror(error));
-  region->limits = &grants_nothing;
+  files->limits = &grants_nothing;
 }
 
-static void keep_usage_to_ourselves(struct region *region, const char *path, const char *reason, int error) {
+static void keep_usage_to_ourselves(struct level_files *files, const char *path, const char *reason, int error) {
   if (is_own_shortage(error))
-    grant_nothing(region, path, error);
+    grant_nothing(files, path, error);
   else
     log_line(LOG_WARNING, "usage file %s: %s; each process is held to the limit by itself", path, reason);
-  shared_file_close(&region->file);
+  shared_file_close(&files->usage);
 }
 
-static bool read_start(struct region *region, struct usage_start *start) {
-  return shared_file_read(&region->file, start, sizeof *start, 0);
+static bool read_start(struct level_files *files, struct usage_start *start) {
+  return shared_file_read(&files->usage, start, sizeof *start, 0);
 }
 
 /* All but slots_used: several processes may write the same at once. */
-static bool write_start(struct region *region) {
+static bool write_start(struct level_files *files) {
   const struct usage_start start = {.magic = VGPU_USAGE_MAGIC, .abi_version = VGPU_ABI_VERSION};
-  return shared_file_write(&region->file, &start, offsetof(struct usage_start, slots_used), 0);
+  return shared_file_write(&files->usage, &start, offsetof(struct usage_start, slots_used), 0);
 }
 
 /* An empty file gets one. */
-static bool has_start(struct region *region) {
+static bool has_start(struct level_files *files) {
   struct usage_start start;
-  if (!read_start(region, &start))
+  if (!read_start(files, &start))
     return false;
   if (start.magic == 0)
-    return write_start(region);
+    return write_start(files);
   return start.magic == VGPU_USAGE_MAGIC && start.abi_version == VGPU_ABI_VERSION;
 }
 
 /* All that comes behind the magic. */
-static bool empty(struct region *region) {
+static bool empty(struct level_files *files) {
   static const char zeros[4096];
   size_t size = sizeof(struct vgpu_usage), at = offsetof(struct vgpu_usage, abi_version), part;
   for (; at < size; at += part) {
     part = size - at < sizeof zeros ? size - at : sizeof zeros;
-    if (!shared_file_write(&region->file, zeros, part, (off_t)at))
+    if (!shared_file_write(&files->usage, zeros, part, (off_t)at))
       return false;
   }
   return true;
@@ -203,59 +203,59 @@ static bool empty(struct region *region) {
 
 /* A file that nobody uses any more is made anew. One process at a time does so, and the start comes last: a process
  * claims nothing before it has seen it. */
-static const char *renew(struct region *region, const char *path) {
+static const char *renew(struct level_files *files, const char *path) {
   const char *problem = NULL;
-  if (!shared_file_lock(&region->file))
+  if (!shared_file_lock(&files->usage))
     return strerror(errno);
-  if (!has_start(region) && shared_file_is_held(&region->file, 0, VGPU_MAX_PROCESSES))
+  if (!has_start(files) && shared_file_is_held(&files->usage, 0, VGPU_MAX_PROCESSES))
     problem = "processes of another version of vgpurun use it";
-  else if (!has_start(region)) {
-    if (empty(region) && write_start(region))
+  else if (!has_start(files)) {
+    if (empty(files) && write_start(files))
       log_line(LOG_MESSAGE, "usage file %s was damaged or of another version, and has been emptied", path);
     else
       problem = strerror(errno);
   }
-  shared_file_unlock(&region->file);
+  shared_file_unlock(&files->usage);
   return problem;
 }
 
 /* In the container the file's path is our own, so that whatever is there was ours. In /tmp anybody could have made the
  * default file before us. */
-static const char *open_usage(struct region *region, const char *path, enum place place) {
+static const char *open_usage(struct level_files *files, const char *path, enum place place) {
   uint64_t magic = place == PLACE_CONTAINER ? 0 : VGPU_USAGE_MAGIC;
   uid_t owner = place == PLACE_DEFAULT ? geteuid() : SHARED_FILE_ANY_OWNER;
-  if (!shared_file_open(&region->file, path, sizeof(struct vgpu_usage), magic, owner))
+  if (!shared_file_open(&files->usage, path, sizeof(struct vgpu_usage), magic, owner))
     return errno == EILSEQ  ? "it is not a usage file of vgpurun"
            : errno == EPERM ? "it belongs to another user"
                             : strerror(errno);
-  return has_start(region) ? NULL : renew(region, path);
+  return has_start(files) ? NULL : renew(files, path);
 }
 
-static void open_level(struct region *region, const struct level *level) {
+static void open_level(struct level_files *files, const struct level *level) {
   char path[sizeof level->limits_path];
   usage_path(level, path, sizeof path);
-  *region = (struct region){.level = level->number, .limits = level->limits, .slot = -1};
+  *files = (struct level_files){.level = level->number, .limits = level->limits, .slot = -1};
   errno = 0;
-  const char *problem = open_usage(region, path, level->place);
+  const char *problem = open_usage(files, path, level->place);
   if (problem != NULL)
-    keep_usage_to_ourselves(region, path, problem, errno);
-  reach_devices(region);
+    keep_usage_to_ourselves(files, path, problem, errno);
+  reach_devices(files);
 }
 
-int region_open(struct region regions[VGPU_MAX_LEVELS]) {
+int level_files_open(struct level_files levels[VGPU_MAX_LEVELS]) {
   static struct level level;
   begin_levels(&level);
   do
-    open_level(&regions[level.number], &level);
+    open_level(&levels[level.number], &level);
   while (go_up(&level) && level.number < VGPU_MAX_LEVELS);
   if (level.number < VGPU_MAX_LEVELS)
     return level.number + 1;
   log_line(LOG_ERROR, "more than %d shares within each other; nothing is granted", VGPU_MAX_LEVELS);
-  regions[0].limits = &grants_nothing;
+  levels[0].limits = &grants_nothing;
   return VGPU_MAX_LEVELS;
 }
 
-uint32_t region_pid_namespace(void) {
+uint32_t level_files_pid_namespace(void) {
   char name[64];
   ssize_t length = readlink("/proc/self/ns/pid", name, sizeof name - 1);
   name[length > 0 ? length : 0] = '\0';
@@ -263,112 +263,112 @@ uint32_t region_pid_namespace(void) {
   return sscanf(name, "pid:[%u]", &number) == 1 ? number : 0;
 }
 
-void region_open_alone(struct region *region) {
-  *region = (struct region){.file = {.descriptor = -1}, .slot = -1};
-  reach_devices(region);
+void level_files_open_alone(struct level_files *files) {
+  *files = (struct level_files){.usage = {.descriptor = -1}, .slot = -1};
+  reach_devices(files);
 }
 
 /* ---- slots ----------------------------------------------------------------------------------------------------- */
 
-static bool is_announced(struct region *region, int slot) {
+static bool is_announced(struct level_files *files, int slot) {
   struct usage_start start;
-  return read_start(region, &start) && start.slots_used > (uint32_t)slot;
+  return read_start(files, &start) && start.slots_used > (uint32_t)slot;
 }
 
 /* Raises slots_used to cover the slot before anything is counted in it. Where a stranger keeps the lock, the ledger's
  * repair does so later. */
-static void announce_slot(struct region *region, int slot) {
+static void announce_slot(struct level_files *files, int slot) {
   uint32_t slots_used = (uint32_t)slot + 1;
-  if (is_announced(region, slot) || !shared_file_lock(&region->file))
+  if (is_announced(files, slot) || !shared_file_lock(&files->usage))
     return;
-  if (!is_announced(region, slot))
-    shared_file_write(&region->file, &slots_used, sizeof slots_used, offsetof(struct usage_start, slots_used));
-  shared_file_unlock(&region->file);
+  if (!is_announced(files, slot))
+    shared_file_write(&files->usage, &slots_used, sizeof slots_used, offsetof(struct usage_start, slots_used));
+  shared_file_unlock(&files->usage);
 }
 
-static void do_without_slot(struct region *region, int error) {
+static void do_without_slot(struct level_files *files, int error) {
   static const char consequence[] = "the others in this container do not see what this process uses";
   if (is_own_shortage(error))
-    grant_nothing(region, region->file.path, error);
+    grant_nothing(files, files->usage.path, error);
   else if (error == EAGAIN)
     log_line(LOG_WARNING, "more than %d processes use the GPU; %s", VGPU_MAX_PROCESSES, consequence);
   else
     log_line(LOG_WARNING, "the usage file cannot be locked: %s; %s", strerror(error), consequence);
 }
 
-void region_claim_slot(struct region *region) {
-  if (!shared_file_is_open(&region->file))
+void level_files_claim_slot(struct level_files *files) {
+  if (!shared_file_is_open(&files->usage))
     return;
-  int slot = shared_file_claim_slot(&region->file, VGPU_MAX_PROCESSES);
+  int slot = shared_file_claim_slot(&files->usage, VGPU_MAX_PROCESSES);
   if (slot < 0) {
-    do_without_slot(region, errno);
+    do_without_slot(files, errno);
     return;
   }
-  struct vgpu_process_usage own = {.pid = (uint32_t)getpid(), .pid_namespace = region_pid_namespace()};
-  shared_file_write(&region->file, &own, sizeof own, (off_t)offsetof(struct vgpu_usage, processes[slot]));
-  announce_slot(region, slot);
-  region->slot = slot;
+  struct vgpu_process_usage own = {.pid = (uint32_t)getpid(), .pid_namespace = level_files_pid_namespace()};
+  shared_file_write(&files->usage, &own, sizeof own, (off_t)offsetof(struct vgpu_usage, processes[slot]));
+  announce_slot(files, slot);
+  files->slot = slot;
 }
 
-void region_note_sharing(struct region *region) {
+void level_files_note_sharing(struct level_files *files) {
   static const uint32_t yes = 1;
-  if (region->slot >= 0)
-    shared_file_write(&region->file, &yes, sizeof yes,
-                      (off_t)offsetof(struct vgpu_usage, processes[region->slot].shares_memory));
+  if (files->slot >= 0)
+    shared_file_write(&files->usage, &yes, sizeof yes,
+                      (off_t)offsetof(struct vgpu_usage, processes[files->slot].shares_memory));
 }
 
 /* A failure here concerns this process alone. It says so once: the ledger grants nothing then. */
-static bool say_failed(const struct region *region) {
+static bool say_failed(const struct level_files *files) {
   static int said;
-  log_once(&said, LOG_ERROR, "usage file %s: %s; nothing more is granted to this process", region->file.path,
+  log_once(&said, LOG_ERROR, "usage file %s: %s; nothing more is granted to this process", files->usage.path,
            strerror(errno));
   return false;
 }
 
-static int reach_usage(void *region_) {
-  struct region *region = region_;
-  return shared_file_is_open(&region->file) ? shared_file_descriptor(&region->file) : -1;
+static int reach_usage(void *files_) {
+  struct level_files *files = files_;
+  return shared_file_is_open(&files->usage) ? shared_file_descriptor(&files->usage) : -1;
 }
 
-static bool may_write_usage(void *region_) {
-  struct region *region = region_;
-  return !shared_file_is_open(&region->file) || shared_file_may_have(sizeof(struct vgpu_usage)) || say_failed(region);
+static bool may_write_usage(void *files_) {
+  struct level_files *files = files_;
+  return !shared_file_is_open(&files->usage) || shared_file_may_have(sizeof(struct vgpu_usage)) || say_failed(files);
 }
 
-static bool read_usage(void *region_, int descriptor, void *to, size_t size, size_t at) {
-  struct region *region = region_;
+static bool read_usage(void *files_, int descriptor, void *to, size_t size, size_t at) {
+  struct level_files *files = files_;
   memset(to, 0, size);
-  return !shared_file_is_open(&region->file) || shared_file_read_at(descriptor, to, size, (off_t)at) ||
-         shared_file_mend(&region->file) || say_failed(region);
+  return !shared_file_is_open(&files->usage) || shared_file_read_at(descriptor, to, size, (off_t)at) ||
+         shared_file_mend(&files->usage) || say_failed(files);
 }
 
-static bool write_usage(void *region_, int descriptor, const void *from, size_t size, size_t at) {
-  struct region *region = region_;
-  return !shared_file_is_open(&region->file) || shared_file_put_at(descriptor, from, size, (off_t)at) ||
-         say_failed(region);
+static bool write_usage(void *files_, int descriptor, const void *from, size_t size, size_t at) {
+  struct level_files *files = files_;
+  return !shared_file_is_open(&files->usage) || shared_file_put_at(descriptor, from, size, (off_t)at) ||
+         say_failed(files);
 }
 
 /* One thread at a time: a borrowed slot is the process's, so that a second thread would not be kept out of it. */
-static bool slot_is_live(void *region_, int slot) {
+static bool slot_is_live(void *files_, int slot) {
   static const struct vgpu_process_usage nothing;
   static int32_t borrowing;
-  struct region *region = region_;
-  if (!shared_file_is_open(&region->file))
+  struct level_files *files = files_;
+  if (!shared_file_is_open(&files->usage))
     return false;
   claim_take(&borrowing);
-  bool is_dead = shared_file_borrow_slot(&region->file, slot);
+  bool is_dead = shared_file_borrow_slot(&files->usage, slot);
   if (is_dead) {
-    shared_file_write(&region->file, &nothing, sizeof nothing, (off_t)offsetof(struct vgpu_usage, processes[slot]));
-    shared_file_return_slot(&region->file, slot);
+    shared_file_write(&files->usage, &nothing, sizeof nothing, (off_t)offsetof(struct vgpu_usage, processes[slot]));
+    shared_file_return_slot(&files->usage, slot);
   }
   claim_release(&borrowing);
   return !is_dead;
 }
 
-const struct ledger_slots region_slots = {reach_usage, may_write_usage, read_usage, write_usage, slot_is_live};
+const struct ledger_slots level_files_slots = {reach_usage, may_write_usage, read_usage, write_usage, slot_is_live};
 
-void region_forget(struct region *region) {
-  shared_file_forget(&region->file);
-  *region = (struct region){.level = region->level, .file = region->file, .slot = -1};
-  reach_devices(region);
+void level_files_forget(struct level_files *files) {
+  shared_file_forget(&files->usage);
+  *files = (struct level_files){.level = files->level, .usage = files->usage, .slot = -1};
+  reach_devices(files);
 }
