@@ -40,7 +40,7 @@ def profile_of(sandbox: Sandbox, folder: Path, code: str, **limits: str) -> File
     return profile
 
 
-def runs(profile: FileProfile) -> int:
+def launch_runs(profile: FileProfile) -> int:
     """Records that stand for several launches."""
     return sum(1 for _ in profile._records(layout.RUN))
 
@@ -67,7 +67,7 @@ def test_a_program_that_only_launches(sandbox: Sandbox, folder: Path) -> None:
     assert counted(profile) == {"spin_1us": 5000}
     check_calls(profile, 5000)
     assert sum(span.launches for span in profile.spans()) == 5000
-    assert 5000 / layout.RUN_LAUNCHES / 2 < runs(profile) < 1000
+    assert 5000 / layout.RUN_LAUNCHES / 2 < launch_runs(profile) < 1000
 
 
 def test_runs_end_with_another_kernel_stream_or_function(sandbox: Sandbox, folder: Path) -> None:
@@ -83,7 +83,7 @@ def test_runs_end_with_another_kernel_stream_or_function(sandbox: Sandbox, folde
     check_calls(profile, 1200)
     assert {total.api: total.calls for total in profile.totals}["cuLaunchKernel_ptsz"] == 300
     assert sum(span.launches for span in profile.spans()) == 1500
-    assert runs(profile) > 100
+    assert launch_runs(profile) > 100
 
 
 def test_other_calls_come_in_order(sandbox: Sandbox, folder: Path) -> None:
@@ -97,7 +97,7 @@ def test_no_run_under_a_limit(sandbox: Sandbox, folder: Path) -> None:
     code = "launches(a, 500); d.synchronize()"
     profile = profile_of(sandbox, folder, code, CUDA_DEVICE_SM_LIMIT="50")
     check_calls(profile, 500)
-    assert runs(profile) == 0
+    assert launch_runs(profile) == 0
 
 
 def test_a_launch_that_fails_is_no_launch_of_the_kernel(sandbox: Sandbox, folder: Path) -> None:
@@ -160,7 +160,7 @@ def test_pauses_are_not_the_kernels(sandbox: Sandbox, folder: Path, burst: int, 
         [profile] = read_profiles(of_run)
         [kernel] = profile.kernels
         assert kernel.launches == 40 + 20 * burst
-        assert runs(profile) > 0 or burst == 3
+        assert launch_runs(profile) > 0 or burst == 3
         return kernel.gpu_ns, 1.2 * work_ns + bursts_ns
 
     assert_measured(measure, lambda measured: 0.8 * work_ns < measured[0] < measured[1])
