@@ -76,8 +76,9 @@ class World:
         self._refresh_at_s = self.now_s
         return self
 
-    def add(self, name: str = "a", limit: int | None = GIB, sm: int | None = None, slice_name: str = "") -> str:
-        """Make a container; return its id."""
+    def add(self, name: str = "a", limit: int | None = GIB, sm: int | None = None, slice_name: str = "",
+            **around: int) -> str:  # fmt: skip
+        """Make a container; return its id. `around` are the slices that it has a part of, and their limits."""
         number = len(self.containers) + 1
         id_ = f"{number:064x}"
         cgroup = self.folder / f"cgroup-{number}"
@@ -87,6 +88,9 @@ class World:
         made = Cgroup(cgroup, True)
         quotas = {gpu.uuid: Quota(limit, sm) for gpu in self.gpus}
         self.containers[id_] = Contained(id_, name, "ann", self.folder, made, run_of(made), quotas, slice_name)
+        self.containers[id_] = self.containers[id_]._replace(
+            around={f"slice {name}": {gpu.uuid: Quota(size) for gpu in self.gpus} for name, size in around.items()}
+        )
         return id_
 
     def start_again(self, container: str) -> None:

@@ -212,6 +212,39 @@ def test_in_a_slice_of_counted_ones_nobody_is(world: Callable[..., World]) -> No
     assert set(made.verbs()) == {"warn memory"}
 
 
+@pytest.mark.parametrize("is_part_first", [True, False])
+def test_a_part_of_a_slice_has_limits_of_its_own(world: Callable[..., World], is_part_first: bool) -> None:
+    made = world(memory="kill")
+    parts = [made.add("part", s=8 * GIB)] if is_part_first else []
+    whole = made.add("whole", limit=8 * GIB, slice_name="s")
+    part = (parts or [made.add("part", s=8 * GIB)])[0]
+    within = made.put(part, 900 * MIB)
+    made.put(whole, 4 * GIB, is_counted=True)
+    made.run(2)
+    made.put(whole, 400 * MIB)
+    made.run(10)
+    assert made.verbs() == [], "it is not held to the part's limit"
+    within.held = 6 * GIB
+
+    def end(world: World) -> None:
+        within.is_ending = world.is_killed(part)
+
+    made.step = end
+    made.run(10)
+    assert made.verbs() == ["kill memory"] and made.is_killed(part), "once, although both limits are passed"
+
+
+def test_a_part_of_a_slice_counts_in_it(world: Callable[..., World]) -> None:
+    """The library does not see what it takes, and gives the others as much as if it were not there."""
+    made = world(memory="kill")
+    whole, part = made.add("whole", limit=8 * GIB, slice_name="s"), made.add("part", s=8 * GIB)
+    made.put(whole, 8 * GIB, is_counted=True)
+    made.put(part, 900 * MIB)
+    made.run(10)
+    assert made.is_killed(part) and not made.is_killed(whole)
+    assert ["its slice holds" in each.action.words for each in guarded.actions()] == [True]
+
+
 def test_what_the_library_counts_elsewhere_is_asked_again(world: Callable[..., World]) -> None:
     """A local program may replace itself by one past the library."""
     made = world(outside="kill", users=())

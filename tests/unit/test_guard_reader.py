@@ -34,6 +34,7 @@ from vgpurun.inventory.guarded import Action
 from vgpurun.inventory.programs import _line_of
 from vgpurun.limits.limits_file import limits_bytes
 from vgpurun.limits.quota import Quota
+from vgpurun.storage.state import SLICES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make cgroups")
 ID = f"{os.getpid():064x}"
@@ -427,6 +428,29 @@ def test_the_engine_and_nvml_come_and_go(
         engine.listed.clear()
         held.clear()
         assert look() == {}
+
+
+def test_limits_of_a_part_and_of_what_is_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = own, share, slice_ = tmp_path / "own", tmp_path / "share", tmp_path / SLICES / "s"
+    for number, folder in enumerate(folders, 1):
+        (folder / "etc").mkdir(parents=True)
+        (folder / "etc" / "limits").write_bytes(limits_bytes([("GPU-0", Quota(number * GIB))]))
+    record = Record(str(own), str(slice_), user="ann", parents=(str(share), str(slice_)))
+    read = reader()
+    read._listed = {ID: VgpurunContainer(ID, "train", "image", "running", record)}
+    read._programs = {1: Program(1, 1, ID)}
+    monkeypatch.setattr(read, "_cgroup_of", lambda _: (Cgroup(tmp_path, True), "1"))
+
+    def limits() -> dict[str, int | None]:
+        found = read._contained()[ID]
+        assert found.slice_name == "" and found.folder == own
+        around = {name: quotas["GPU-0"].memory_bytes for name, quotas in found.around.items()}
+        return {"": found.quotas["GPU-0"].memory_bytes, **around}
+
+    assert limits() == limits() == {"": GIB, f"share {share}": 2 * GIB, "slice s": 3 * GIB}
+    (slice_ / "etc" / "limits").write_bytes(limits_bytes([("GPU-0", Quota(5 * GIB))]))
+    assert limits() == {"": GIB, f"share {share}": 2 * GIB, "slice s": 5 * GIB}
+    read.close()
 
 
 def test_what_the_library_counts_elsewhere_is_not_outside(tmp_path: Path) -> None:

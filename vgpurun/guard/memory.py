@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from vgpurun.guard.daemon import Actions, Duty
 from vgpurun.guard.snapshot import Contained, Derived, Snapshot
 from vgpurun.guard.state import State, about
-from vgpurun.inventory.guarded import FREEZE, THAW, WARN
-from vgpurun.limits.quota import show_size
+from vgpurun.inventory.guarded import FREEZE, KILL, THAW, WARN
+from vgpurun.limits.quota import Quota, show_size
 
 MEMORY = "memory"
 SLACK_RATIO = 0.05
@@ -24,9 +24,10 @@ DRIVER_BYTES = 1 << 30
 
 
 class Sharing(NamedTuple):
-    """Containers that share one memory limit of a GPU: one alone, or those of a slice."""
+    """Containers that share one memory limit of a GPU: one alone, or those of a slice. `holder` is that in words."""
 
     key: str
+    holder: str
     limit_bytes: int
     most_bytes: int
     uuid: str
@@ -90,6 +91,7 @@ class MemoryDuty(Duty):
         self._grace_s = grace_s
         self._counted_grace_s = counted_grace_s
         self._over: dict[str, Over] = {}
+        self._killed: set[str] = set()  # in this look; what they hold is about to go
         self._limits: dict[str, int] = {}
         self._limits_on = Derived(lambda snapshot: list(_limits_on(snapshot)))
         self._looked_at: set[str] = set()  # the GPUs: what is found on one at first was there before this guard
@@ -104,7 +106,10 @@ class MemoryDuty(Duty):
         if (shared, snapshot.held) == self._quiet and not self._state.stopped:
             return
         within = set()
+        self._killed.clear()
         for each in shared:
+            if self._killed:
+                each = each._replace(containers=[one for one in each.containers if one.id not in self._killed])
             held = _held(snapshot, each)
             if held is None:
                 continue
@@ -164,13 +169,15 @@ class MemoryDuty(Duty):
             self._settled[each.key] = held
             if not (yield about(one, verb, MEMORY, _words(snapshot, one, each, held), each.uuid)):
                 self._settle(each.key, before)
+            elif verb == KILL:
+                self._killed.add(one.id)
 
     def _thawed(self, snapshot: Snapshot, within: set[str]) -> Actions:
         for id_, stopped in list(self._state.stopped.items()):
             container = snapshot.containers.get(id_)
             if (stopped.verb, stopped.cause) != (FREEZE, MEMORY) or container is None:
                 continue
-            limited = {_key(container, uuid) for uuid, quota in container.quotas.items() if quota.memory_bytes}
+            limited = {key for key, *_ in _limits_of(container)}
             if limited <= within and container.is_paused:
                 self._state.forget(id_)  # it goes on when the engine says so
             elif limited <= within:
@@ -198,21 +205,31 @@ class MemoryDuty(Duty):
 
 
 def _limits_on(snapshot: Snapshot) -> Iterator[Sharing]:
-    shared: dict[tuple[str, str], list[Contained]] = {}
-    for container in snapshot.containers.values():
-        for uuid, quota in container.quotas.items():
-            if quota.memory_bytes:
-                shared.setdefault((_key(container, uuid), uuid), []).append(container)
     numbers = {gpu.uuid: gpu.number for gpu in snapshot.gpus}
-    for (key, uuid), containers in shared.items():
-        quota = containers[0].quotas[uuid]
-        if uuid in numbers and quota.memory_bytes:
-            most_bytes, is_oversubscribed = _most(quota.memory_bytes), quota.virtual_bytes is not None
-            yield Sharing(key, quota.memory_bytes, most_bytes, uuid, numbers[uuid], containers, is_oversubscribed)
+    shared: dict[str, Sharing] = {}
+    members: dict[str, list[Contained]] = {}
+    for container in snapshot.containers.values():
+        for key, holder, uuid, quota in _limits_of(container):
+            limit_bytes = quota.memory_bytes or 0
+            if uuid in numbers:
+                those = members.setdefault(key, [])
+                those.append(container)
+                shared[key] = Sharing(
+                    key, holder, limit_bytes, _most(limit_bytes), uuid, numbers[uuid], those,
+                    quota.virtual_bytes is not None,
+                )  # fmt: skip
+    yield from sorted(shared.values(), key=lambda each: each.holder != "it")  # first those that pass their own
 
 
-def _key(container: Contained, uuid: str) -> str:
-    return f"{f'slice {container.slice_name}' if container.slice_name else f'{container.id} {container.run}'} {uuid}"
+def _limits_of(container: Contained) -> Iterator[tuple[str, str, str, Quota]]:
+    """Yield the memory limits that a container is held to, its own before those around it."""
+    own = f"slice {container.slice_name}" if container.slice_name else f"{container.id} {container.run}"
+    for name, quotas in {own: container.quotas, **container.around}.items():
+        kind = name.partition(" ")[0]
+        holder = "it" if kind == container.id else f"its {kind}"
+        for uuid, quota in quotas.items():
+            if quota.memory_bytes:
+                yield f"{name} {uuid}", holder, uuid, quota
 
 
 def _held(snapshot: Snapshot, each: Sharing) -> int | None:
@@ -233,6 +250,5 @@ def _most(limit_bytes: int) -> int:
 
 def _words(snapshot: Snapshot, container: Contained, each: Sharing, held: int) -> str:
     unseen = snapshot.unseen_of(container, each.uuid)
-    of = "its slice holds" if container.slice_name else "it holds"
     why = f", and the library does not see {len(unseen)} of its processes" if unseen else ""
-    return f"{of} {show_size(held)} of {show_size(each.limit_bytes)} on GPU {each.number}{why}"
+    return f"{each.holder} holds {show_size(held)} of {show_size(each.limit_bytes)} on GPU {each.number}{why}"

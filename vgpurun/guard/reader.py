@@ -26,8 +26,9 @@ from vgpurun.host.freezer import Cgroup, run_of
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.process_watch import ProcessWatch
 from vgpurun.inventory.guarded import Stopped
-from vgpurun.inventory.reservations import quotas_now
+from vgpurun.inventory.reservations import limits_now, quotas_now
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
+from vgpurun.storage.state import SLICES
 from vgpurun.util.background import Background
 from vgpurun.util.kernel_text import read_text
 from vgpurun.util.printable import printable
@@ -48,7 +49,7 @@ class _Known(NamedTuple):
     """A container as it was found, and what tells that it is another now."""
 
     listed: "VgpurunContainer"
-    limits: int  # the watch of their folder
+    limits: frozenset[int]  # the watches of the folders that have its limits, and those around it
     contained: Contained
 
 
@@ -241,7 +242,7 @@ class GuardReader:
     def _contained(self) -> dict[str, Contained]:
         """Limits may be changed at any time, of which the kernel tells."""
         if changed := self._limits.changed():
-            self._known = {id_: each for id_, each in self._known.items() if each.limits not in changed}
+            self._known = {id_: each for id_, each in self._known.items() if each.limits.isdisjoint(changed)}
         if self._found and self._found[0] == (self._programs, self._known):
             return self._found[1]
         in_use = {each.container for each in self._programs.values() if each.container} | self._stopped.keys()
@@ -257,13 +258,16 @@ class GuardReader:
         if cgroup is None:
             return None
         if known is None or (known.listed, known.contained.run) != (listed, cgroup[1]):
-            limits = self._limits.add(listed.limits_folder / "etc")  # before they are read
+            parents = [Path(each) for each in listed.record.parents]
+            folders = [listed.limits_folder, *parents]
+            limits = frozenset(self._limits.add(each / "etc") for each in folders)  # before they are read
             contained = Contained(
                 listed.id, listed.name, listed.user, listed.limits_folder, *cgroup, dict(quotas_now(listed)),
-                listed.slice_name, listed.status == "paused",
+                "" if listed.is_part else listed.slice_name, listed.status == "paused",
+                {_called(each): dict(limits_now(each)) for each in parents},
             )  # fmt: skip
             known = _Known(listed, limits, contained)
-        if known.limits != NOT_WATCHED:
+        if NOT_WATCHED not in known.limits:
             self._known[listed.id] = known
         return known.contained
 
@@ -387,6 +391,10 @@ class GuardReader:
                 if (namespace_of(pid), pid_inside(pid)) in slots:
                     counted.add(pid)
         return frozenset(counted)
+
+
+def _called(share: Path) -> str:
+    return f"slice {share.name}" if share.parent.name == SLICES else f"share {share}"
 
 
 def clock() -> float:

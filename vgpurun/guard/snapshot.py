@@ -30,6 +30,8 @@ class Program(NamedTuple):
 class Contained(NamedTuple):
     """A container that vgpurun made, and its quotas now. `folder` has its limits and usage; so a slice's is shared.
 
+    `slice_name` is the slice that it has joined without limits of its own. `around` has the quotas of the shares that
+    it is a part of, with limits of its own, by what each is called: "slice NAME", or "share FOLDER".
     `run` tells one start of it from the next. `is_paused`: by the engine, whose affair it is then.
     """
 
@@ -42,6 +44,7 @@ class Contained(NamedTuple):
     quotas: Mapping[str, Quota]
     slice_name: str = ""
     is_paused: bool = False
+    around: Mapping[str, Mapping[str, Quota]] = {}
 
 
 class Snapshot(NamedTuple):

@@ -111,7 +111,7 @@ def local_processes() -> Iterator[Holder]:
             what=printable(" ".join(" ".join(map(str, owner.get("command") or [])).split())),
             user=printable(str(owner.get("user", ""))),
             folder=folder,
-            quotas=_limits_now(folder, quotas_from_json(str(owner.get("quota")))),
+            quotas=limits_now(folder, quotas_from_json(str(owner.get("quota")))),
             slice_folder=str(owner.get("slice", "")),
             parents=tuple(Path(str(each)) for each in owner.get("parents") or ()),
         )
@@ -144,11 +144,13 @@ def of_container(container: "VgpurunContainer") -> Holder:
 
 def quotas_now(container: "VgpurunContainer") -> tuple[tuple[str, Quota], ...]:
     """Return a container's quotas: the limits may have been changed since its launch."""
-    return _limits_now(container.limits_folder, container.quotas)
+    return limits_now(container.limits_folder, container.quotas)
 
 
-def _limits_now(folder: Path, at_launch: Sequence[tuple[str, Quota]]) -> tuple[tuple[str, Quota], ...]:
-    """Leave out GPUs of which nothing is granted: a worker of Ray has those that its task has no share of."""
+def limits_now(folder: Path, at_launch: Sequence[tuple[str, Quota]] = ()) -> tuple[tuple[str, Quota], ...]:
+    """Return the limits in a folder, or those at the launch where they cannot be read.
+
+    Leave out GPUs of which nothing is granted: a worker of Ray has those that its task has no share of."""
     with suppress(OSError):
         limits = limits_file.read_limits(folder / "etc" / "limits") or at_launch
         return tuple((uuid, quota) for uuid, quota in limits if quota.memory_bytes != 0)
