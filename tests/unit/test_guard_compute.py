@@ -138,7 +138,28 @@ def test_a_pause_of_the_engines_is_kept(world: Callable[..., World]) -> None:
     made.containers[tenant] = made.containers[tenant]._replace(is_paused=True)
     made.containers[tenant].cgroup.freeze()
     made.run(30, STEP_S)
-    assert made.is_frozen(tenant) and made.state.stopped == {}
+    assert made.is_frozen(tenant) and made.verbs() == ["hold compute"]
+    made.start()
+    made.run(5, STEP_S)
+    made.guard.close()
+    assert made.is_frozen(tenant), "also by the guard after it, and when that ends"
+
+
+@pytest.mark.parametrize("is_thawed", [True, False])
+def test_a_pause_that_is_over_by_now(world: Callable[..., World], is_thawed: bool) -> None:
+    """The engine's list may be older: `docker commit` pauses for a moment. Whatever the guard froze then goes on."""
+    made = world()
+    tenant, _, worker = busy(made, sm=20)
+    made.run(5, STEP_S)
+    made.containers[tenant] = made.containers[tenant]._replace(is_paused=True)
+    made.run(5, STEP_S)
+    if is_thawed:
+        made.containers[tenant].cgroup.thaw()
+    made.containers[tenant] = made.containers[tenant]._replace(is_paused=False)
+    made.run(2, STEP_S)
+    before_s = worker.total_s
+    made.run(20, STEP_S)
+    assert (worker.total_s - before_s) / 20 == pytest.approx(0.2, abs=0.05) and made.verbs() == ["hold compute"]
 
 
 def test_a_held_one_that_takes_memory_too(world: Callable[..., World]) -> None:

@@ -5,7 +5,9 @@ below the limit is kept as a balance, which the next periods make up for. Launch
 freeze still run, and are made up for in the same way.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from vgpurun.errors import CgroupError
@@ -41,6 +43,7 @@ class Held:
         self.measured_s = now_s
         self.within_since_s = now_s
         self.is_thawed = True
+        self.is_paused = False
         self.changes: list[tuple[float, bool]] = [(now_s - WINDOW_S, True)]
         self.period_began_s = now_s
         self.on_s = 0.0
@@ -74,8 +77,26 @@ class Held:
         """Freeze or thaw it. Raises CgroupError."""
         if is_thawed != self.is_thawed:
             (self.container.cgroup.thaw if is_thawed else self.container.cgroup.freeze)()
-            self.is_thawed = is_thawed
-            self.changes = [*self.changes[-_MOST_CHANGES:], (now_s, is_thawed)]
+            self._note_change(is_thawed, now_s)
+
+    def _note_change(self, is_thawed: bool, now_s: float) -> None:
+        self.is_thawed = is_thawed
+        self.changes = [*self.changes[-_MOST_CHANGES:], (now_s, is_thawed)]
+
+    def follow_pause(self, now_s: float) -> None:
+        """Leave it frozen while the engine says that it is paused, and go on after that. Raises CgroupError.
+
+        What the engine says may be seconds old, so it has to be known still that this froze it.
+        """
+        was_paused, self.is_paused = self.is_paused, self.container.is_paused
+        if self.is_paused:
+            self.container.cgroup.freeze()
+        elif not was_paused:
+            return
+        self.period_began_s, self.on_s = now_s - self.period_s, 0.0  # the next period begins at once
+        is_thawed = not self.container.cgroup.is_frozen()
+        if is_thawed != self.is_thawed:  # by the engine
+            self._note_change(is_thawed, now_s)
 
     def has_ended(self) -> bool:
         """Whether it has: what is at its cgroup's path by now is a later start of it, or nothing."""
@@ -160,12 +181,15 @@ class ComputeDuty(Duty):
         held.changes = [(now_s - WINDOW_S, held.is_thawed)]
         held.measured_s = now_s - WINDOW_S
         held.measure(percent / 100, now_s)
+        held.follow_pause(now_s)
         self.tick_s = now_s
 
     def _ended(self, snapshot: Snapshot) -> Actions:
         for id_, stopped in list(self._state.stopped.items()):
             if stopped.verb == HOLD and id_ not in self._held and id_ in snapshot.containers:
                 container = snapshot.containers[id_]
+                if container.is_paused:
+                    continue
                 if self._policy != HOLD:
                     yield about(container, RELEASE, COMPUTE, "containers are not held any more")
                 elif snapshot.silent.isdisjoint(container.quotas) and not any(
@@ -177,13 +201,15 @@ class ComputeDuty(Duty):
             current = snapshot.containers.get(id_)
             if now is None or now.verb != HOLD:
                 del self._held[id_]  # it has ended, or is frozen for something else
-            elif current is None or held.uuid not in snapshot.held:
                 continue
-            elif current.is_paused:
-                current.cgroup.freeze()  # as the engine believes it to be
-                self._state.forget(id_)
-                del self._held[id_]
-            elif not snapshot.unseen_of(current, held.uuid):
+            if current is None:
+                continue
+            held.container = current
+            with suppress(CgroupError):  # it ended just now
+                held.follow_pause(snapshot.now_s)
+            if held.is_paused or held.uuid not in snapshot.held:
+                continue
+            if not snapshot.unseen_of(current, held.uuid):
                 yield from self._release(current, "the programs that the library does not see are gone")
             elif not _is_limited(current, held.uuid) or snapshot.now_s - held.within_since_s > _IDLE_S:
                 yield from self._release(current, "it keeps to its share")
@@ -211,7 +237,9 @@ class ComputeDuty(Duty):
             raise troubles[0]
 
     def _due_s(self, held: Held) -> float:
-        """Return when its period ends, or before that its part of the period."""
+        """Return when its period ends, or before that its part of the period; never while it is paused."""
+        if held.is_paused:
+            return math.inf
         end_s = held.period_began_s + held.period_s
         return held.period_began_s + held.on_s if held.is_thawed and held.on_s < held.period_s else end_s
 
@@ -230,7 +258,7 @@ class ComputeDuty(Duty):
         """
         troubles = []
         for held in self._held.values():
-            if not held.has_ended():
+            if not held.is_paused and not held.has_ended():
                 try:
                     held.container.cgroup.thaw()
                 except CgroupError as error:

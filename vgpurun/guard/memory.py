@@ -178,9 +178,7 @@ class MemoryDuty(Duty):
             if (stopped.verb, stopped.cause) != (FREEZE, MEMORY) or container is None:
                 continue
             limited = {key for key, *_ in _limits_of(container)}
-            if limited <= within and container.is_paused:
-                self._state.forget(id_)  # it goes on when the engine says so
-            elif limited <= within:
+            if limited <= within and not container.is_paused:
                 yield about(container, THAW, MEMORY, "it is within its limits again")
 
     def _forget(self, key: str) -> None:
