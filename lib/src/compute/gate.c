@@ -33,14 +33,14 @@ static int64_t stalled_ns(struct meter *meter, int64_t now_ns) {
 /* When the work ends shows whether it had waited for the launch that was held here: then the patience halves. If not,
  * and the valve had opened, the work just takes long, and is waited for much longer: it may have ended by chance. */
 void gate_note_progress(struct meter *meter, int64_t end_ns) {
-  int64_t released_ns = swap(meter->released_ns, 0), before_ns = get(meter->patience_ns);
-  bool valve_opened = swap(meter->valve_passed, 0) > 0;
+  int64_t released_ns = swap(meter->valve.released_ns, 0), before_ns = get(meter->valve.patience_ns);
+  bool valve_opened = swap(meter->valve.passed, 0) > 0;
   set(meter->progress_ns, max(get(meter->progress_ns), end_ns));
-  set(meter->held_since_ns, 0);
+  set(meter->valve.held_since_ns, 0);
   if (released_ns != 0 && end_ns - released_ns < before_ns / 4)
-    set(meter->patience_ns, max(before_ns / 2, METER_REFRESH_NS));
+    set(meter->valve.patience_ns, max(before_ns / 2, METER_REFRESH_NS));
   else if (valve_opened)
-    set(meter->patience_ns, min(4 * before_ns, TURNS_PATIENCE_NS));
+    set(meter->valve.patience_ns, min(4 * before_ns, TURNS_PATIENCE_NS));
 }
 
 /* Notes that a held launch goes on, let go by the valve or by tokens. Tokens may come first, each time somewhat later,
@@ -48,14 +48,14 @@ void gate_note_progress(struct meter *meter, int64_t end_ns) {
  * work ended anyway. */
 static void note_release(struct meter *meter, int64_t held_since_ns, bool by_valve) {
   int64_t now_ns = meter->driver->now_ns(), none = 0;
-  if (by_valve || min(now_ns - held_since_ns, stalled_ns(meter, now_ns)) >= get(meter->patience_ns) / 2)
-    replace(meter->released_ns, none, now_ns);
+  if (by_valve || min(now_ns - held_since_ns, stalled_ns(meter, now_ns)) >= get(meter->valve.patience_ns) / 2)
+    replace(meter->valve.released_ns, none, now_ns);
 }
 
 /* How long work that makes no progress is waited for: as long as it should take, unless it was seen to wait for what is
  * held here. */
 static int64_t patience_ns(struct meter *meter) {
-  int64_t patience_ns = get(meter->patience_ns);
+  int64_t patience_ns = get(meter->valve.patience_ns);
   int64_t expected_ns = min(OVERRUN_TIMES * get(meter->in_flight_ns), TURNS_PATIENCE_NS);
   return patience_ns < METER_PATIENCE_NS ? patience_ns : max(patience_ns, expected_ns);
 }
@@ -66,14 +66,14 @@ static bool valve_opens(const struct wait *wait) {
   int64_t none = 0;
   if (stalled_ns(meter, wait->now_ns) <= 0)
     return false;
-  replace(meter->held_since_ns, none, wait->now_ns);
-  int64_t held_ns = wait->now_ns - max(get(meter->held_since_ns), get(meter->progress_ns));
+  replace(meter->valve.held_since_ns, none, wait->now_ns);
+  int64_t held_ns = wait->now_ns - max(get(meter->valve.held_since_ns), get(meter->progress_ns));
   int64_t ends = held_ns / patience_ns(meter);
-  if (get(meter->valve_passed) >= ends * ends)
+  if (get(meter->valve.passed) >= ends * ends)
     return false;
   static int said;
   log_once(&said, LOG_INFO, "GPU work in flight makes no progress; launches go on without waiting for it");
-  add(meter->valve_passed, 1);
+  add(meter->valve.passed, 1);
   return true;
 }
 
@@ -161,7 +161,7 @@ static bool has_turn(const struct wait *wait) {
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
 bool gate_is_in_step(struct meter *meter, int64_t now_ns) {
-  return get(meter->others_at_ns) > now_ns - TURNS_PATIENCE_NS;
+  return get(meter->contention.others_at_ns) > now_ns - TURNS_PATIENCE_NS;
 }
 
 /* The GPUs of a share keep in step: work begins when all of them have tokens. While it is on one of them, the
@@ -185,7 +185,8 @@ static bool goes_in_step(struct wait *wait, struct meter_bucket *bucket, int64_t
     others_work |= stalled_ns < TURNS_PATIENCE_NS;
     others_wait |= stalled_ns < TURNS_PATIENCE_NS && stalled_ns > METER_REFRESH_NS;
     others_zero_at_ns = max(others_zero_at_ns, bucket_zero_at(other.tokens_zero_at_ns, now_ns, percent));
-    set(wait->meter->others_at_ns, max(get(wait->meter->others_at_ns), min(other.last_launch_ns, now_ns)));
+    set(wait->meter->contention.others_at_ns,
+        max(get(wait->meter->contention.others_at_ns), min(other.last_launch_ns, now_ns)));
   }
   set(bucket->others_zero_at_ns, others_zero_at_ns);
   set(bucket->others_refreshed_ns, now_ns);
@@ -197,7 +198,7 @@ static bool goes_in_step(struct wait *wait, struct meter_bucket *bucket, int64_t
 void gate_note_busy(struct meter_bucket *bucket, const struct vgpu_device_shared *shared, int64_t own_ns) {
   uint64_t before_ns = swap(bucket->busy_ns, shared->busy_ns);
   int64_t all_ns = before_ns > 0 ? (int64_t)min(shared->busy_ns - before_ns, (uint64_t)BUCKET_MOST_DEBT_NS) : own_ns;
-  int64_t ahead_ns = get(bucket->ahead_ns) + own_ns - all_ns / (get(bucket->meter->siblings) + 1);
+  int64_t ahead_ns = get(bucket->ahead_ns) + own_ns - all_ns / (get(bucket->meter->contention.siblings) + 1);
   set(bucket->ahead_ns, max(min(ahead_ns, MOST_AHEAD_NS), -MOST_AHEAD_NS));
 }
 
@@ -218,7 +219,7 @@ static int64_t zero_at_ns(struct meter_bucket *bucket, int64_t now_ns) {
 static int64_t open_at_ns(struct wait *wait) {
   struct meter *meter = wait->meter;
   int64_t latest_ns = 0, at_ns;
-  for (int i = get(meter->is_free) ? 1 : 0; i < meter->bucket_count; i++) {
+  for (int i = get(meter->contention.is_free) ? 1 : 0; i < meter->bucket_count; i++) {
     struct meter_bucket *bucket = &meter->buckets[i];
     if (goes_in_step(wait, bucket, zero_at_ns(bucket, wait->now_ns), &at_ns) || at_ns <= latest_ns)
       continue;
@@ -253,7 +254,8 @@ static bool has_tokens(struct wait *wait) {
 /* The check takes half a millisecond, and while the GPU is divided, work drains for it now and then. */
 static bool has_time_to_check(const struct wait *wait, int64_t held_ns) {
   struct meter *meter = wait->meter;
-  bool is_due = get(meter->mixed_until_ns) > wait->now_ns && get(meter->check_contention_at_ns) <= wait->now_ns;
+  bool is_due =
+      get(meter->contention.mixed_until_ns) > wait->now_ns && get(meter->contention.check_at_ns) <= wait->now_ns;
   return !wait->others.is_contended && (is_due || held_ns >= METER_REFRESH_NS);
 }
 
@@ -306,16 +308,16 @@ static bool is_late(struct meter_stream *stream) {
  * believed, for a while, when the one before was late too, and until two were not. */
 static void check_contention(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
-  int64_t now_ns = meter->driver->now_ns(), check_at_ns = get(meter->check_contention_at_ns);
+  int64_t now_ns = meter->driver->now_ns(), check_at_ns = get(meter->contention.check_at_ns);
   if (now_ns < check_at_ns || meter_has_begun(meter) || !meter->driver->is_idle(get(stream->handle)) ||
-      !replace(meter->check_contention_at_ns, check_at_ns, now_ns + LONGEST_SLEEP_NS))
+      !replace(meter->contention.check_at_ns, check_at_ns, now_ns + LONGEST_SLEEP_NS))
     return;
   bool late = is_late(stream);
-  if (late == get(meter->was_late))
-    set(meter->mixed_until_ns, late ? now_ns + TURNS_PATIENCE_NS : 0);
+  if (late == get(meter->contention.was_late))
+    set(meter->contention.mixed_until_ns, late ? now_ns + TURNS_PATIENCE_NS : 0);
   else /* is the next one, too? */
-    set(meter->check_contention_at_ns, now_ns);
-  set(meter->was_late, late);
+    set(meter->contention.check_at_ns, now_ns);
+  set(meter->contention.was_late, late);
 }
 
 /* ---- the gate ---------------------------------------------------------------------------------------------------- */
@@ -330,8 +332,8 @@ static enum obstacle obstacle(struct wait *wait) {
   wait->others = takes_turns ? turns_refresh(&meter->turns) : (struct turns_view){0};
   wait->now_ns = meter->driver->now_ns();
   wait->is_free = wait->terms.yields && !wait->others.wanted;
-  set(meter->is_free, wait->is_free);
-  set(meter->siblings, wait->others.siblings);
+  set(meter->contention.is_free, wait->is_free);
+  set(meter->contention.siblings, wait->others.siblings);
   for (int i = 1; i < meter->bucket_count; i++)
     wait->is_free &= wait->terms.percents[i] >= VGPU_NO_SM_LIMIT;
   if (wait->terms.paused)
@@ -402,8 +404,8 @@ struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns) {
     wait.held_ns[what == TOKENS ? wait.slowest : 0] += what != ROOM ? took_ns : 0;
     wait.for_turn_ns += what == TURN ? took_ns : 0;
   }
-  int64_t longest_ns = min(max(wait.for_turn_ns, get(meter->turn_wait_ns)), TURNS_LONGEST_NS);
-  set(meter->turn_wait_ns, wait.others.company ? longest_ns : 0);
+  int64_t longest_ns = min(max(wait.for_turn_ns, get(meter->contention.turn_wait_ns)), TURNS_LONGEST_NS);
+  set(meter->contention.turn_wait_ns, wait.others.company ? longest_ns : 0);
   note_wait(&wait);
   note_release(meter, began_ns, valve);
   gate_note_activity(meter, METER_BATCH_NS);

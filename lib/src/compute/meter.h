@@ -137,6 +137,25 @@ struct meter_bill {
   uint32_t launches;
 };
 
+/* The gate's, for work in flight that makes no progress: it may be waiting for a launch that is held. */
+struct meter_valve {
+  _Atomic int64_t held_since_ns; /* the first launch that waited without progress; 0: none did */
+  _Atomic int64_t patience_ns;
+  _Atomic int64_t released_ns; /* since then, when a launch that had been held for long went on; or 0 */
+  _Atomic uint32_t passed;     /* launches since then */
+};
+
+/* The others on the GPU and in the container, as the gate saw them last. */
+struct meter_contention {
+  _Atomic bool is_free;         /* nobody else wants the GPU */
+  _Atomic int siblings;         /* other processes of the container, with which it has the tokens in common */
+  _Atomic int64_t others_at_ns; /* when the container launched last on another of its GPUs */
+  _Atomic bool was_late;
+  _Atomic int64_t turn_wait_ns;   /* the longest wait for the turn while others are there */
+  _Atomic int64_t mixed_until_ns; /* the GPU mixes our work with another's */
+  _Atomic int64_t check_at_ns;
+};
+
 struct meter {
   const struct meter_driver *driver;
   const struct meter_observer *observer;        /* NULL: nobody looks on */
@@ -161,18 +180,9 @@ struct meter {
   _Atomic int64_t to_pay_ns;
   _Atomic int64_t in_flight_ns; /* as expected */
   _Atomic uint32_t in_flight_batches;
-  _Atomic int64_t progress_ns;   /* when a batch was settled last, or the first one came into flight */
-  _Atomic int64_t held_since_ns; /* the first launch that waited without progress; 0: none did */
-  _Atomic int64_t patience_ns;   /* with work that makes no progress */
-  _Atomic int64_t released_ns;   /* since then, when a launch that had been held for long went on; or 0 */
-  _Atomic uint32_t valve_passed; /* launches since then */
-  _Atomic bool is_free;          /* nobody else wants the GPU, as the gate saw it last */
-  _Atomic int siblings;          /* other processes of the container, with which it has the tokens in common */
-  _Atomic int64_t others_at_ns;  /* when the container launched last on another of its GPUs */
-  _Atomic bool was_late;
-  _Atomic int64_t turn_wait_ns;   /* the longest wait for the turn while others are there */
-  _Atomic int64_t mixed_until_ns; /* the GPU mixes our work with another's */
-  _Atomic int64_t check_contention_at_ns;
+  _Atomic int64_t progress_ns; /* when a batch was settled last, or the first one came into flight */
+  struct meter_valve valve;
+  struct meter_contention contention;
 
   uint32_t costs_replaced; /* by others for which there was no place */
   struct meter_cost costs[1 << METER_COST_SET_BITS][METER_COST_WAYS];

@@ -17,9 +17,9 @@
 /* While nobody else wants the GPU, the tenant owes nothing for long. */
 static int64_t pay(const struct meter_bucket *bucket, int64_t zero_at_ns, int64_t gpu_ns) {
   struct meter *meter = bucket->meter;
-  int64_t now_ns = meter->bill.now_ns, kept_from_ns = now_ns - get(meter->turn_wait_ns);
+  int64_t now_ns = meter->bill.now_ns, kept_from_ns = now_ns - get(meter->contention.turn_wait_ns);
   int64_t paid_ns = bucket_pay(zero_at_ns, gpu_ns, kept_from_ns, now_ns, get(bucket->percent));
-  return bucket == &meter->buckets[0] && get(meter->is_free) ? min(paid_ns, now_ns) : paid_ns;
+  return bucket == &meter->buckets[0] && get(meter->contention.is_free) ? min(paid_ns, now_ns) : paid_ns;
 }
 
 static void book(struct vgpu_device_shared *shared, void *paid_into) {
@@ -150,7 +150,7 @@ static void settle(struct meter_stream *stream, const struct batch *batch, int64
   int64_t all_ns = max(end_ns - start_ns, 0);
   int64_t due_ns = spans_charge(&meter->spans, (struct span){start_ns, end_ns}, batch->in_company ? all_ns : busy);
   stream->previous_end_ns = max(stream->previous_end_ns, end_ns);
-  if (get(meter->mixed_until_ns) > end_ns) /* the GPU divides its time between ours and that of another */
+  if (get(meter->contention.mixed_until_ns) > end_ns) /* the GPU divides its time between ours and that of another */
     due_ns /= 2;
   learn(meter, batch, busy);
   if (stream->observer != NULL)

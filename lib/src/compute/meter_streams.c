@@ -23,7 +23,7 @@ void meter_init(struct meter *meter, const struct meter_driver *driver, struct m
   meter->driver = driver;
   meter->terms = terms;
   meter->owner = owner;
-  meter->patience_ns = METER_PATIENCE_NS;
+  meter->valve.patience_ns = METER_PATIENCE_NS;
 }
 
 void meter_add_bucket(struct meter *meter, struct device_state *state, struct device_state *const *others) {
