@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from vgpurun import abi
+from vgpurun.engine.client import VgpurunContainer
+from vgpurun.engine.labels import Record as Labelled
 from vgpurun.errors import EngineError
 from vgpurun.host.folder_watch import NOT_WATCHED, FolderWatch
 from vgpurun.limits.idle import FILE, IdlePolicy, idle_files
@@ -76,6 +78,61 @@ def test_what_a_state_folder_says_is_read_again_after_each_change(
     settles_at(suspended, IdlePolicy(7200, "warn"))
     record.forget(folder)
     assert said(folder) == (None, IdlePolicy(7200, "warn"))
+
+
+class Engine:
+    """Lists one container while it runs, and stops it unless it is away."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "etc").mkdir(parents=True)
+        self.container = VgpurunContainer("c" * 64, "train", "image", "running", Labelled(str(folder), user="ann"))
+        self.is_listed = True
+        self.stopped: list[str] = []
+
+    def containers(self, everything: bool) -> list[VgpurunContainer]:
+        assert not everything
+        return [self.container] if self.is_listed else []
+
+
+class Idle:
+    """An agent, on simulated time, beside a container that uses no GPU and is to be stopped after two hours."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.engine = Engine(folder)
+        (folder / FILE).write_bytes(idle_files("2h:stop")[FILE])
+        self.now_s = 1000.0
+        self.said: list[str] = []
+        self.agent = Agent([], "libcuda", self.said.append)
+        monkeypatch.setattr(agent, "_connect", lambda: self.engine)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(agent, "slices_and_processes", list)
+        monkeypatch.setattr(agent, "queue", list)
+
+    def look_after(self, hours: float) -> None:
+        """Look at that time, and as long after it as the engine is not asked again."""
+        self.now_s += hours * 3600
+        for _ in range(12):
+            self.agent.look()
+            self.now_s += 1
+
+
+@pytest.fixture
+def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Idle:
+    made = Idle(tmp_path / "state", monkeypatch)
+    monkeypatch.setattr(made.agent, "_stop", lambda target: made.engine.stopped.append(target.name))
+    return made
+
+
+def test_one_that_is_started_again_is_not_idle_since_before(idle: Idle) -> None:
+    idle.look_after(0)
+    idle.look_after(1)
+    idle.engine.is_listed = False
+    idle.look_after(1)
+    idle.engine.is_listed = True
+    idle.look_after(60)
+    assert idle.engine.stopped == []
+    idle.look_after(3)
+    assert idle.engine.stopped == ["train"]
 
 
 @pytest.mark.parametrize("is_watched", [True, False])

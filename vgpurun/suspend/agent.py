@@ -296,8 +296,9 @@ class Agent:
             self._hear_of(end_overdue.__name__, _trouble_of(self._end_overdue))
             self._targets = [*of_containers(self._containers), *slices_and_processes()]
             self._watched = {each.id: each for each in self._targets if each.id in self._watched}
-            for target in self._targets:
-                self._busy_s.setdefault(target.id, now_s)
+            # One that is started again is as new: it was not idle while it did not run.
+            self._busy_s = {each.id: self._busy_s.get(each.id, now_s) for each in self._targets}
+            self._warned &= self._busy_s.keys()
         self._owners = {pid: known for pid, known in self._owners.items() if started(pid) == known[0]}
 
     def _look_over(self, _: float) -> None:
