@@ -10,6 +10,7 @@ import pytest
 
 from vgpurun import abi
 from vgpurun.engine.client import VgpurunContainer
+from vgpurun.engine.containers import ContainerEngine
 from vgpurun.engine.labels import Record as Labelled
 from vgpurun.errors import EngineError
 from vgpurun.host.folder_watch import NOT_WATCHED, FolderWatch
@@ -81,17 +82,22 @@ def test_what_a_state_folder_says_is_read_again_after_each_change(
 
 
 class Engine:
-    """Lists one container while it runs, and stops it unless it is away."""
+    """Lists one container while it runs, and stops it unless it is away; also as the ContainerEngine that it is."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "etc").mkdir(parents=True)
         self.container = VgpurunContainer("c" * 64, "train", "image", "running", Labelled(str(folder), user="ann"))
         self.is_listed = True
+        self.is_away = False
         self.stopped: list[str] = []
 
     def containers(self, everything: bool) -> list[VgpurunContainer]:
         assert not everything
         return [self.container] if self.is_listed else []
+
+    def stop_in_time(self, container: str, timeout_s: int | None, signal: str | None) -> None:
+        assert (container, timeout_s, signal) == (self.container.id, None, None)
+        self.stopped.append(container)
 
 
 class Idle:
@@ -104,9 +110,15 @@ class Idle:
         self.said: list[str] = []
         self.agent = Agent([], "libcuda", self.said.append)
         monkeypatch.setattr(agent, "_connect", lambda: self.engine)
+        monkeypatch.setattr(ContainerEngine, "connect", self._connect)
         monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(agent, "slices_and_processes", list)
         monkeypatch.setattr(agent, "queue", list)
+
+    def _connect(self) -> Engine:
+        if self.engine.is_away:
+            raise EngineError("the engine is gone")
+        return self.engine
 
     def look_after(self, hours: float) -> None:
         """Look at that time, and as long after it as the engine is not asked again."""
@@ -118,9 +130,7 @@ class Idle:
 
 @pytest.fixture
 def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Idle:
-    made = Idle(tmp_path / "state", monkeypatch)
-    monkeypatch.setattr(made.agent, "_stop", lambda target: made.engine.stopped.append(target.name))
-    return made
+    return Idle(tmp_path / "state", monkeypatch)
 
 
 def test_one_that_is_started_again_is_not_idle_since_before(idle: Idle) -> None:
@@ -132,7 +142,18 @@ def test_one_that_is_started_again_is_not_idle_since_before(idle: Idle) -> None:
     idle.look_after(60)
     assert idle.engine.stopped == []
     idle.look_after(3)
-    assert idle.engine.stopped == ["train"]
+    assert idle.engine.stopped == [idle.engine.container.id]
+
+
+def test_a_stop_that_fails_is_tried_again(idle: Idle) -> None:
+    idle.look_after(0)
+    idle.engine.is_away = True
+    idle.look_after(3)
+    assert idle.said == ["warning: train: the engine is gone"]
+    idle.engine.is_away = False
+    idle.look_after(0)
+    assert idle.engine.stopped == [idle.engine.container.id]
+    assert [line.partition(" for ")[0] for line in idle.said[1:]] == ["stop train: idle"]
 
 
 @pytest.mark.parametrize("is_watched", [True, False])

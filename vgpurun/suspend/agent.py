@@ -216,10 +216,10 @@ class Agent:
         elif policy.action == "suspend":
             self._suspend(target, f"idle for {idle_s:.0f} s")
         elif target.id not in self._warned:
-            self._warned.add(target.id)
-            self._say(f"{policy.action} {target.name}: idle for {idle_s:.0f} s")
             if policy.action == "stop":
                 self._stop(target)
+            self._warned.add(target.id)  # only now: where it could not be stopped, that is tried again
+            self._say(f"{policy.action} {target.name}: idle for {idle_s:.0f} s")
 
     def _suspend(self, target: Target, why: str) -> bool:
         """Return whether it has given something back: one without memory on a GPU has nothing to give."""
@@ -237,10 +237,11 @@ class Agent:
         return is_away
 
     def _stop(self, target: Target) -> None:
+        """Raises EngineError."""
         if target.id.isdecimal():
             if state.is_alive(target.limits_folder):
                 os.kill(int(target.id), signal.SIGTERM)
-        elif self._engine is not None and not target.id.startswith("slice:"):
+        elif not target.id.startswith("slice:"):
             from vgpurun.engine.containers import ContainerEngine
 
             ContainerEngine.connect().stop_in_time(target.id, None, None)
