@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -89,6 +90,8 @@ class Engine:
         self.container = VgpurunContainer("c" * 64, "train", "image", "running", Labelled(str(folder), user="ann"))
         self.is_listed = True
         self.is_away = False
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         self.stopped: list[str] = []
 
     def containers(self, everything: bool) -> list[VgpurunContainer]:
@@ -98,6 +101,7 @@ class Engine:
     def stop_in_time(self, container: str, timeout_s: int | None, signal: str | None) -> None:
         assert (container, timeout_s, signal) == (self.container.id, None, None)
         self.stopped.append(container)
+        assert self.may_answer.wait(60)
 
 
 class Idle:
@@ -149,11 +153,37 @@ def test_a_stop_that_fails_is_tried_again(idle: Idle) -> None:
     idle.look_after(0)
     idle.engine.is_away = True
     idle.look_after(3)
-    assert idle.said == ["warning: train: the engine is gone"]
     idle.engine.is_away = False
     idle.look_after(0)
     assert idle.engine.stopped == [idle.engine.container.id]
-    assert [line.partition(" for ")[0] for line in idle.said[1:]] == ["stop train: idle"]
+    assert [line.partition(" for ")[0] for line in idle.said[:1]] == ["stop train: idle"]
+    assert idle.said[1:] == ["warning: train: the engine is gone"]
+
+
+def test_one_that_takes_long_to_stop_holds_nobody_up(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a --stop-timeout of a day; the same goes for one whose --for is over."""
+    ended: list[object] = []
+
+    def slow(*_: object) -> list[str]:
+        ended.append(_)
+        assert idle.engine.may_answer.wait(60)
+        return ["container late"]
+
+    monkeypatch.setattr(agent, "end_overdue", slow)
+    idle.look_after(0)
+    idle.engine.may_answer.clear()
+    ended.clear()
+    looking = threading.Thread(target=lambda: [idle.look_after(3), idle.look_after(24)], daemon=True)
+    looking.start()
+    looking.join(20)
+    assert not looking.is_alive() and len(ended) == len(idle.engine.stopped) == 1, "once, and it is not waited for"
+    idle.engine.may_answer.set()
+    assert idle.agent._stops[idle.engine.container.id].has_ended(20)
+    assert idle.agent._ending and idle.agent._ending.has_ended(20)
+    idle.look_after(1)
+    assert "stop container late: its time was over" in idle.said
+    idle.look_after(3)
+    assert len(idle.engine.stopped) == 2, "it was started again, and no look has seen that"
 
 
 @pytest.mark.parametrize("is_watched", [True, False])

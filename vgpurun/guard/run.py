@@ -90,8 +90,8 @@ class Running:
                 if ending.wait(max(next_s - clock(), _LEAST_WAIT_S)):
                     return
         finally:
+            self._guard.close()  # first: what is held must not stand while a transition ends
             suspensions.stop()
-            self._guard.close()
             self._reader.close()
             self._state.close()
 

@@ -35,6 +35,7 @@ from vgpurun.suspend.resuming import bring_back
 from vgpurun.suspend.swapping import Hears, Swapper
 from vgpurun.suspend.targets import Target, of_containers, slices_and_processes
 from vgpurun.suspend.transition import Wishes, finish, is_asked_for, suspend
+from vgpurun.util.background import Background
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer
@@ -44,6 +45,7 @@ _FULL_INTERVAL_S = 1.0  # between refreshes of all others
 _ASK_ENGINE_EVERY_S = 10.0
 _NEWS_S = 5.0  # for how long after a launch the engine is asked at each refresh
 _TRY_AGAIN_S = 1.0  # what failed
+_ENGINE_TAKES_S = 0.2  # mostly; a look waits no longer for it, and asks the next time
 _MAKES_WAY_AFTER_S = 10.0  # of idleness, or the time of its own policy if that is less
 
 
@@ -88,6 +90,8 @@ class Agent:
         self._busy_s: dict[str, float] = {}  # when each was last seen to use a GPU, or first seen at all
         self._again_s: dict[str, float] = {}
         self._warned: set[str] = set()
+        self._stops: dict[str, Background[None]] = {}  # of idle ones, under way
+        self._ending: Background[None] | None = None  # of what is over
         self._troubles: dict[str, str] = {}
         self._engine: Engine | None = None
         self._swapper = Swapper(gpus, libcuda, Hears(self._hear_of_turns, self._use))
@@ -213,13 +217,15 @@ class Agent:
         idle_s = now_s - self._last_busy_s(target, now_s)
         if idle_s < policy.after_s:
             self._warned.discard(target.id)
+            self._stops.pop(target.id, None)
         elif policy.action == "suspend":
             self._suspend(target, f"idle for {idle_s:.0f} s")
-        elif target.id not in self._warned:
+        else:
+            if target.id not in self._warned:
+                self._warned.add(target.id)
+                self._say(f"{policy.action} {target.name}: idle for {idle_s:.0f} s")
             if policy.action == "stop":
-                self._stop(target)
-            self._warned.add(target.id)  # only now: where it could not be stopped, that is tried again
-            self._say(f"{policy.action} {target.name}: idle for {idle_s:.0f} s")
+                self._stop(target, now_s)
 
     def _suspend(self, target: Target, why: str) -> bool:
         """Return whether it has given something back: one without memory on a GPU has nothing to give."""
@@ -236,15 +242,15 @@ class Agent:
         self._try(target, act)
         return is_away
 
-    def _stop(self, target: Target) -> None:
-        """Raises EngineError."""
-        if target.id.isdecimal():
-            if state.is_alive(target.limits_folder):
-                os.kill(int(target.id), signal.SIGTERM)
-        elif not target.id.startswith("slice:"):
-            from vgpurun.engine.containers import ContainerEngine
-
-            ContainerEngine.connect().stop_in_time(target.id, None, None)
+    def _stop(self, target: Target, now_s: float) -> None:
+        """Begin to stop it, or ask how that goes. Raises EngineError, after which it is tried again."""
+        is_new = target.id not in self._stops
+        stop = self._stops.pop(target.id, None) or Background(lambda: _stop(target))
+        if stop.has_ended(_ENGINE_TAKES_S if is_new else 0):
+            stop.result()
+            self._busy_s[target.id] = now_s  # if it is there still, it was started again
+        else:
+            self._stops[target.id] = stop
 
     def _last_busy_s(self, target: Target, now_s: float) -> float:
         """By CLOCK_MONOTONIC: the last launch that the library measured, or use that NVML has seen."""
@@ -295,11 +301,13 @@ class Agent:
             except EngineError:
                 self._engine = None
             self._hear_of(end_overdue.__name__, _trouble_of(self._end_overdue))
+            self._hear_of(ending_soon.__name__, _trouble_of(self._warn_of_ends))
             self._targets = [*of_containers(self._containers), *slices_and_processes()]
             self._watched = {each.id: each for each in self._targets if each.id in self._watched}
             # One that is started again is as new: it was not idle while it did not run.
             self._busy_s = {each.id: self._busy_s.get(each.id, now_s) for each in self._targets}
             self._warned &= self._busy_s.keys()
+            self._stops = {id_: each for id_, each in self._stops.items() if id_ in self._busy_s}
         self._owners = {pid: known for pid, known in self._owners.items() if started(pid) == known[0]}
 
     def _look_over(self, _: float) -> None:
@@ -323,8 +331,19 @@ class Agent:
         self._swapper.see(swapping)
 
     def _end_overdue(self) -> None:
-        for ended in end_overdue(self._engine, self._containers):
+        """End what is over, in a thread of its own: a container may take long to end."""
+        if self._ending is None:
+            engine, containers = self._engine, self._containers
+            self._ending = Background(lambda: self._end(engine, containers))
+        if self._ending.has_ended(_ENGINE_TAKES_S):
+            ended, self._ending = self._ending, None
+            ended.result()
+
+    def _end(self, engine: "Engine | None", containers: "Sequence[VgpurunContainer]") -> None:
+        for ended in end_overdue(engine, containers):
             self._say(f"stop {ended}: its time was over")
+
+    def _warn_of_ends(self) -> None:
         soon = {(each.id, each.ends_s): each for each in ending_soon(self._containers)}
         for key in soon.keys() - self._warned_of:
             self._warn_of_end(soon[key])
@@ -340,6 +359,17 @@ def _trouble_of(act: Callable[..., None], *arguments: object) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
     return ""
+
+
+def _stop(target: Target) -> None:
+    """End it, which may take as long as its own --stop-timeout says, a day for one. Raises EngineError."""
+    if target.id.isdecimal():
+        if state.is_alive(target.limits_folder):
+            os.kill(int(target.id), signal.SIGTERM)
+    elif not target.id.startswith("slice:"):
+        from vgpurun.engine.containers import ContainerEngine
+
+        ContainerEngine.connect().stop_in_time(target.id, None, None)
 
 
 def _connect() -> "Engine | None":
