@@ -15,6 +15,7 @@ from vgpurun.engine.containers import ContainerEngine
 from vgpurun.engine.labels import Record as Labelled
 from vgpurun.errors import EngineError
 from vgpurun.host.folder_watch import NOT_WATCHED, FolderWatch
+from vgpurun.limits import usage_file
 from vgpurun.limits.idle import FILE, IdlePolicy, idle_files
 from vgpurun.limits.limits_file import limits_bytes, set_suspended
 from vgpurun.limits.quota import Quota
@@ -158,6 +159,22 @@ def test_a_stop_that_fails_is_tried_again(idle: Idle) -> None:
     assert idle.engine.stopped == [idle.engine.container.id]
     assert [line.partition(" for ")[0] for line in idle.said[:1]] == ["stop train: idle"]
     assert idle.said[1:] == ["warning: train: the engine is gone"]
+
+
+def test_a_launch_of_before_the_host_was_started_is_no_use(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock begins anew; what the usage file says may be days ahead."""
+    launches_s = [1000.0 + 86400]
+    monkeypatch.setattr(
+        usage_file,
+        "read_usage",
+        lambda *_: [usage_file.DeviceReading("GPU-0", last_launch_ns=int(each * 1e9)) for each in launches_s],
+    )
+    idle.look_after(0)
+    launches_s.append(idle.now_s)
+    idle.look_after(1.5)
+    assert idle.engine.stopped == []
+    idle.look_after(1)
+    assert len(idle.engine.stopped) == 1
 
 
 def test_one_that_takes_long_to_stop_holds_nobody_up(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,10 +253,15 @@ class Agent:
             self._stops[target.id] = stop
 
     def _last_busy_s(self, target: Target, now_s: float) -> float:
-        """By CLOCK_MONOTONIC: the last launch that the library measured, or use that NVML has seen."""
+        """By CLOCK_MONOTONIC: the last launch that the library measured, or use that NVML has seen.
+
+        A launch that is still to come was before a reboot: the usage file is kept, and the clock begins anew.
+        """
         usage = target.limits_folder / "run" / "usage"
         readings = usage_file.read_usage(usage, sorted(self._limits(target.limits_folder).uuids)) or []
-        measured_s = max((each.last_launch_ns for each in readings), default=0) / 1e9
+        read_s = time.monotonic()
+        launches_s = (each.last_launch_ns / 1e9 for each in readings)
+        measured_s = max((launch_s for launch_s in launches_s if launch_s <= read_s), default=0)
         return min(now_s, max(measured_s, self._busy_s.setdefault(target.id, now_s)))
 
     def _use(self, target: Target) -> tuple[float, float]:
