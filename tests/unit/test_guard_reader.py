@@ -220,7 +220,43 @@ def test_a_cgroup_named_like_a_containers_is_nobodys(make_cgroup: Callable[[str]
     with running(cgroup) as first, running(forged) as stranger:
         read = reader(ID, first_pid=first)
         assert [read._read_program(pid).container for pid in (stranger, first, stranger)] == [None, ID, None]
+        assert read._unknown == {ID}, "another may be its first process by now"
+        listed = read._read_program(stranger, is_listed=True)
+        assert (listed.container, listed.foreign) == ("", OTHER_ID), "it is outside, where the whole path says"
         assert reader(ID)._read_program(stranger).container is None, "the engine has not said which is first"
+    until(lambda: not forged.pids())
+    forged.folder.rmdir()
+
+
+def test_a_cgroup_within_named_like_anothers_hides_nobody(make_cgroup: Callable[[str], Cgroup]) -> None:
+    """Root that may mount makes cgroups below its container's."""
+    ours, others = make_cgroup(ID), make_cgroup(OTHER_ID)
+    below = Cgroup(ours.folder / OTHER_ID, ours.is_unified)
+    below.folder.mkdir()
+    with running(ours) as first, running(others) as other, running(below) as hidden:
+        read = reader(ID, OTHER_ID)
+        read._first_pids = {ID: first, OTHER_ID: other}
+        assert [read._read_program(pid).container for pid in (hidden, other, hidden)] == [ID, OTHER_ID, ID]
+    until(lambda: not below.pids())
+    below.folder.rmdir()
+
+
+def test_a_forged_cgroup_is_outside_when_the_engine_has_answered(
+    make_cgroup: Callable[[str], Cgroup], asked: tuple[Engine, Callable[[int], str | None]]
+) -> None:
+    """It is asked anew: what it said before may be of a process that has ended, and whose number is another's."""
+    ours, elsewhere = make_cgroup(ID), make_cgroup(OTHER_ID)
+    forged = Cgroup(elsewhere.folder / f"docker-{ID}.scope", ours.is_unified)
+    forged.folder.mkdir()
+    engine, container_of = asked
+    engine.listed = [VgpurunContainer(ID, "train", "image", "running", Record("/none", user="ann"))]
+    engine.pids = {OTHER_ID: 0}
+    with running(forged) as engine.pid, running(ours) as first:
+        assert container_of(engine.pid) == ID, "the engine says that it is the first"
+        engine.pid = first
+        until(lambda: container_of(first) == ID)
+        with running(forged) as stranger:
+            assert container_of(stranger) == ""
     until(lambda: not forged.pids())
     forged.folder.rmdir()
 

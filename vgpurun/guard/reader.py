@@ -182,7 +182,7 @@ class GuardReader:
         is_due = self._is_due("engine", every_s, now_s)
         is_news = self._unknown and self._is_due("engine again", _ENGINE_AT_MOST_EVERY_S, now_s)
         if self._asking is None and (is_due or is_news):
-            known, unknown = frozenset(self._first_pids), frozenset(self._unknown - {""})
+            known, unknown = frozenset(self._first_pids.keys() - self._unknown), frozenset(self._unknown - {""})
             self._asked_of = frozenset(self._programs.values())
             self._asking = Background(lambda: self._list(known, unknown))
         if self._asking is None or not self._asking.has_ended(_ENGINE_TAKES_S):
@@ -299,14 +299,12 @@ class GuardReader:
             user, command = name_of(process.stat().st_uid), printable(read_text(process / "comm").rstrip("\n"))
         except (OSError, ValueError):
             return Program(pid, 0, None)  # it has ended
-        ours = ids & self._listed.keys()
-        if len(ours) == 1:
-            container: str | None = next(iter(ours))
-            if not self._is_inside(pid, container or ""):
-                container = None
-            return Program(pid, started_ticks, container, user, command)
-        if ours:
-            return Program(pid, started_ticks, None, user, command)
+        # It may itself name cgroups below its own like those of others.
+        ours = {id_: self._is_inside(pid, id_, is_listed) for id_ in ids & self._listed.keys()}
+        inside = [id_ for id_, is_inside in ours.items() if is_inside]
+        if inside or None in ours.values():
+            return Program(pid, started_ticks, inside[0] if len(inside) == 1 else None, user, command)
+        ids -= ours.keys()
         inner = self._inner_namespaces(pid)
         is_news = (ids or inner) and not is_listed
         if is_news:
@@ -340,29 +338,31 @@ class GuardReader:
                 is_news = True
         return None if is_news else ""
 
-    def _is_inside(self, pid: int, container: str) -> bool:
-        """Whether a process belongs to a container whose cgroup it is in: whoever may write there may move others in.
+    def _is_inside(self, pid: int, container: str, is_listed: bool) -> bool | None:
+        """Whether a process belongs to a container whose cgroup it is in, or None where that cannot be told.
 
-        And anybody who may make cgroups may name one like it. Those of one container are in the cgroup of its first
-        process, which the engine knows, and have its PID namespace, or one below it.
+        Anybody who may make cgroups may name one like it. Those of one container are in the cgroup of its first
+        process, which the engine knows. Whoever may write there may move others in: so they also have that process's
+        PID namespace, or one below it.
         """
         cgroup = freezer.find(pid, container)
         run = run_of(cgroup) if cgroup else ""
-        if cgroup is None or not run:
-            return False
         known = self._namespaces.get(container)
         try:
             if known is None or known[0] != run:
                 first = self._first_pids.get(container, 0)
-                if (of_first := freezer.find(first, container)) is None:
+                of_first = freezer.find(first, container)
+                if of_first is None:
                     self._first_pids.pop(container, None)
-                    self._unknown.add(container)  # it was started again: the engine is asked
+                if of_first is None or (of_first != cgroup and not is_listed):
+                    self._unknown.add(container)  # it may have been started again: the engine is asked
+                    return None
                 if of_first != cgroup:
                     return False
                 known = self._namespaces[container] = (run, namespace_of(first))
-            return known[1] in namespaces_of(pid)
+            return known[1] in namespaces_of(pid) or None
         except OSError:
-            return False
+            return None
 
     def _is_counted_elsewhere(self, pid: int) -> bool:
         """Ask in a thread of its own: a process names its usage file itself. Where no answer comes it is let be."""
