@@ -28,7 +28,7 @@ WINDOW_S = 1.0  # over which NVML tells the use of a GPU's time
 
 @dataclass
 class Fake:
-    """A process on GPU 0. `share` is what it would use of the GPU's time."""
+    """A process on one GPU, by its place among them. `share` is what it would use of the GPU's time."""
 
     pid: int
     container: str | None
@@ -40,6 +40,7 @@ class Fake:
     command: str = "train"
     foreign: str = ""
     started_ticks: int = 1
+    gpu: int = 0
 
 
 @dataclass
@@ -124,7 +125,7 @@ class World:
             for each in self.programs.values()
         }
         in_use = {each.container for each in self.programs.values()} | self.state.stopped.keys()
-        held = {gpu.uuid: {} if number else {each.pid: each.held for each in self.programs.values()}
+        held = {gpu.uuid: {each.pid: each.held for each in self.programs.values() if each.gpu == number}
                 for number, gpu in enumerate(self.gpus) if gpu.uuid not in self.silent}  # fmt: skip
         return Snapshot(
             self.now_s, self.gpus, held, programs,
@@ -132,7 +133,7 @@ class World:
             lambda container: frozenset(
                 each.pid for each in self.programs.values() if each.container == container.id and each.is_counted
             ),
-            lambda _: {pid: self.percent(pid) for pid in self.programs},
+            lambda gpu: {pid: self.percent(pid) for pid in held[gpu.uuid]},
             lambda pid: self.programs[pid].is_ending,
             lambda pid: self.programs[pid].is_counted,
             by_container(held, programs),

@@ -89,6 +89,32 @@ def test_other_shares(world: Callable[..., World], limit: int) -> None:
     assert (worker.total_s - before_s) / 30 == pytest.approx(limit / 100, abs=0.03)
 
 
+def test_each_gpu_has_a_balance_of_its_own(world: Callable[..., World]) -> None:
+    """The container stands for the sake of the one that it uses the most, whichever it was held for."""
+    made = world()
+    made.gpus = make_gpus(2)
+    tenant = made.add(limit=None, sm=20)
+    programs = [made.put(tenant, 500 * MIB, gpu=number) for number in (0, 1)]
+    workers = [Worker(0.001, 8, part=0.25), Worker(0.001, 8)]
+
+    def step(world: World) -> None:
+        for worker, program in zip(workers, programs, strict=True):
+            if program.pid in world.programs:
+                worker.step(world, program)
+
+    made.step = step
+    made.run(20, STEP_S)
+    before_s = workers[1].total_s
+    made.run(20, STEP_S)
+    assert (workers[1].total_s - before_s) / 20 == pytest.approx(0.2, abs=0.05)
+    del made.programs[programs[1].pid]
+    made.run(20, STEP_S)
+    before_s = workers[0].total_s
+    made.run(20, STEP_S)
+    assert (workers[0].total_s - before_s) / 20 == pytest.approx(0.2, abs=0.05)
+    assert made.verbs() == ["hold compute"]
+
+
 def test_it_is_let_go(world: Callable[..., World]) -> None:
     made = world()
     tenant, program, worker = busy(made, sm=20)

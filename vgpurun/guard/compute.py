@@ -31,16 +31,35 @@ _MOST_CHANGES = 64  # more than there are in a window
 _FROZEN_RATE = 0.05  # the least part of a window thawed from which a rate can be told
 
 
+class Use:
+    """A container's use of one GPU's time, and its limit there."""
+
+    def __init__(self, limit: float, measured_s: float) -> None:
+        self.limit = limit
+        self.measured_s = measured_s
+        self.balance_s = 0.0
+        self.rate = 1.0  # of the GPU's time that it uses while it is thawed
+
+    def measure(self, share: float, limit: float, thawed_ratio: float, now_s: float) -> None:
+        """Take what NVML says of the last second."""
+        self.limit = limit
+        elapsed_s = min(now_s - self.measured_s, WINDOW_S) or WINDOW_S
+        self.measured_s = now_s
+        self.balance_s = min(max(self.balance_s + (limit - share) * elapsed_s, -_MOST_OWED_S), _MOST_SAVED_S)
+        if thawed_ratio >= _FROZEN_RATE:
+            self.rate = min(max(share / thawed_ratio, limit), 1.0)
+
+    def next_on_s(self, period_s: float) -> float:
+        """Return for how long of the next period the container may run."""
+        return period_s * (self.limit + self.balance_s / _REPAID_IN_S) / self.rate
+
+
 class Held:
     """A container that is held to its share, and how far it has been thawed of late."""
 
-    def __init__(self, container: Contained, uuid: str, now_s: float) -> None:
+    def __init__(self, container: Contained, now_s: float) -> None:
         self.container = container
-        self.uuid = uuid
-        self.balance_s = 0.0
-        self.rate = 1.0  # of the GPU's time that it uses while it is thawed
-        self.limit = (container.quotas[uuid].sm_percent or 100) / 100
-        self.measured_s = now_s
+        self.uses: dict[str, Use] = {}  # by the UUIDs of the GPUs on which it has to be held
         self.within_since_s = now_s
         self.is_thawed = True
         self.is_paused = False
@@ -48,14 +67,11 @@ class Held:
         self.period_began_s = now_s
         self.on_s = 0.0
 
-    def measure(self, share: float, now_s: float) -> None:
-        """Take what NVML says of the last second."""
-        limit = self.limit = (self.container.quotas[self.uuid].sm_percent or 100) / 100
-        elapsed_s = min(now_s - self.measured_s, WINDOW_S) or WINDOW_S
-        self.measured_s = now_s
-        self.balance_s = min(max(self.balance_s + (limit - share) * elapsed_s, -_MOST_OWED_S), _MOST_SAVED_S)
-        if (thawed := self._thawed_ratio(now_s)) >= _FROZEN_RATE:
-            self.rate = min(max(share / thawed, limit), 1.0)
+    def measure(self, uuid: str, share: float, now_s: float) -> None:
+        """Take what NVML says of the last second on one GPU."""
+        limit = (self.container.quotas[uuid].sm_percent or 100) / 100
+        use = self.uses.setdefault(uuid, Use(limit, now_s - WINDOW_S))
+        use.measure(share, limit, self._thawed_ratio(now_s), now_s)
         if share > limit or not self.is_let_run():
             self.within_since_s = now_s
 
@@ -66,11 +82,11 @@ class Held:
     @property
     def period_s(self) -> float:
         """A longer period for a small share, of which the least part would be too much."""
-        return max(PERIOD_S, LEAST_ON_S / self.limit)
+        return max(PERIOD_S, LEAST_ON_S / min(use.limit for use in self.uses.values()))
 
     def next_on_s(self) -> float:
-        """Return for how long of the next period it may run."""
-        on_s = self.period_s * (self.limit + self.balance_s / _REPAID_IN_S) / self.rate
+        """Return for how long of the next period it may run: by the GPU that leaves it the least."""
+        on_s = min(use.next_on_s(self.period_s) for use in self.uses.values())
         return 0.0 if on_s < LEAST_ON_S else min(on_s, self.period_s)
 
     def set_thawed(self, is_thawed: bool, now_s: float) -> None:
@@ -135,7 +151,7 @@ class ComputeDuty(Duty):
             return
         limited = self._limited(snapshot)
         for gpu in snapshot.gpus:
-            is_held = any(held.uuid == gpu.uuid for held in self._held.values())
+            is_held = any(gpu.uuid in held.uses for held in self._held.values())
             is_due = is_held or snapshot.now_s >= self._measured_s.get(gpu.uuid, 0) + WINDOW_S
             if not is_due or gpu.uuid not in snapshot.held or gpu.uuid not in limited:
                 continue
@@ -149,15 +165,14 @@ class ComputeDuty(Duty):
                utilization: Any) -> Actions:  # fmt: skip
         held = self._held.get(container.id)
         limit_percent = container.quotas[uuid].sm_percent or 100
-        if held is not None:
-            if held.uuid == uuid:
-                held.container = container
-                held.measure(percent / 100, snapshot.now_s)
+        if held is not None and uuid in held.uses:
+            held.measure(uuid, percent / 100, snapshot.now_s)
             return
-        was_held = container.id in self._state.stopped and self._state.stopped[container.id].verb == HOLD
+        is_held = container.id in self._state.stopped and self._state.stopped[container.id].verb == HOLD
+        was_held = is_held and held is None
         if not was_held and (percent <= limit_percent + _MARGIN_PERCENT or container.is_paused):
             return
-        if container.id in self._state.stopped and not was_held:
+        if container.id in self._state.stopped and not is_held:
             return  # frozen for something else
         unseen = [pid for pid in snapshot.unseen_of(container, uuid) if utilization.get(pid, 0.0) > 0 or was_held]
         if not unseen:
@@ -166,7 +181,9 @@ class ComputeDuty(Duty):
             f"it uses {percent:.0f} % of GPU {number}, its limit is {limit_percent} %, and the library does not see "
             f"{len(unseen)} of its processes"
         )
-        if was_held:  # by a guard before this one
+        if held is not None:
+            held.measure(uuid, percent / 100, snapshot.now_s)
+        elif was_held:  # by a guard before this one
             self._begin(container, uuid, snapshot.now_s, percent)
         elif self._policy == WARN:
             if (container.id, container.run) not in self._warned:
@@ -176,11 +193,10 @@ class ComputeDuty(Duty):
             self._begin(container, uuid, snapshot.now_s, percent)
 
     def _begin(self, container: Contained, uuid: str, now_s: float, percent: float) -> None:
-        held = self._held[container.id] = Held(container, uuid, now_s)
+        held = self._held[container.id] = Held(container, now_s)
         held.is_thawed = not container.cgroup.is_frozen()
         held.changes = [(now_s - WINDOW_S, held.is_thawed)]
-        held.measured_s = now_s - WINDOW_S
-        held.measure(percent / 100, now_s)
+        held.measure(uuid, percent / 100, now_s)
         held.follow_pause(now_s)
         self.tick_s = now_s
 
@@ -207,12 +223,16 @@ class ComputeDuty(Duty):
             held.container = current
             with suppress(CgroupError):  # it ended just now
                 held.follow_pause(snapshot.now_s)
-            if held.is_paused or held.uuid not in snapshot.held:
+            if held.is_paused or not held.uses.keys() <= snapshot.held.keys():
                 continue
-            if not snapshot.unseen_of(current, held.uuid):
+            unseen = {uuid for uuid in held.uses if snapshot.unseen_of(current, uuid)}
+            uses = {uuid: use for uuid, use in held.uses.items() if uuid in unseen and _is_limited(current, uuid)}
+            if not unseen:
                 yield from self._release(current, "the programs that the library does not see are gone")
-            elif not _is_limited(current, held.uuid) or snapshot.now_s - held.within_since_s > _IDLE_S:
+            elif not uses or snapshot.now_s - held.within_since_s > _IDLE_S:
                 yield from self._release(current, "it keeps to its share")
+            else:
+                held.uses = uses
         self.tick_s = min((self._due_s(held) for held in self._held.values()), default=None)
 
     def _release(self, container: Contained, words: str) -> Actions:
