@@ -64,7 +64,8 @@ def cgroups(kind: str, folder: Path) -> Iterator[Callable[[str], Cgroup]]:
                 Cgroup(each, kind == "v2").kill()
             for _ in range(200):
                 with suppress(OSError):
-                    each.rmdir()
+                    for folder, *_ in os.walk(each, topdown=False):
+                        Path(folder).rmdir()
                     break
                 time.sleep(0.01)
         subprocess.run(["umount", place], check=True)
@@ -123,6 +124,7 @@ class Engine:
         self.pids: dict[str, int] = {}
         self.listed: list[VgpurunContainer] = []
         self.is_gone = False
+        self.asked_by: GuardReader | None = None
 
     def containers(self, everything: bool) -> list[VgpurunContainer]:
         assert not everything
@@ -267,7 +269,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, Callable[[int], str 
     engine = Engine(0)
     monkeypatch.setattr(ContainerEngine, "connect", lambda _: engine)
     now = [100.0]
-    read = GuardReader({}, lambda *_: None, lambda: now[0])
+    engine.asked_by = read = GuardReader({}, lambda *_: None, lambda: now[0])
 
     def container_of(pid: int) -> str | None:
         now[0] += 2
@@ -290,6 +292,25 @@ def test_one_that_is_started_again_is_known_again(
         until(lambda: not cgroup.pids())
         cgroup.folder.rmdir()
         cgroup.folder.mkdir()
+
+
+def test_one_that_leaves_its_cgroup_is_outside(
+    make_cgroup: Callable[[str], Cgroup], asked: tuple[Engine, Callable[[int], str | None]]
+) -> None:
+    """Root in a container that has the host's cgroups moves it: none of the container's limits would hold it then."""
+    cgroup = make_cgroup(ID)
+    engine, container_of = asked
+    engine.listed = [VgpurunContainer(ID, "train", "image", "running", Record("/none", user="ann"))]
+    first, second = ("unshare", "--fork", "--pid", "--mount-proc"), ("nsenter", "-p", "-t")
+    with running(cgroup, *first) as engine.pid, running(cgroup, *second, str(engine.pid)) as leaving:
+        until(lambda: container_of(leaving) == ID)
+        (cgroup.folder / "inner").mkdir()
+        (cgroup.folder / "inner" / "cgroup.procs").write_text(str(leaving))
+        for _ in range(40):
+            assert container_of(leaving) == ID, "it is below its own"
+        (cgroup.folder.parent / "cgroup.procs").write_text(str(leaving))
+        until(lambda: container_of(leaving) == "")
+        assert engine.asked_by and engine.asked_by._programs[leaving].foreign == ID
 
 
 def test_one_that_comes_while_the_engine_answers(

@@ -70,6 +70,7 @@ class GuardReader:
         self._has_listed = False  # ever: without a list nobody is known to be outside
         self._read_s: dict[str, float] = {}
         self._programs: dict[int, Program] = {}
+        self._paths: dict[int, dict[str, str]] = {}  # their cgroups, by controller, when each was read
         self._watch = ProcessWatch()
         self._cgroups: dict[str, tuple[Cgroup, str, Program | None]] = {}  # and whose it is: while that lives it stays
         self._asking: Background[tuple[dict[str, VgpurunContainer], dict[str, int]]] | None = None
@@ -103,6 +104,7 @@ class GuardReader:
         self._programs = {
             pid: each for pid, each in self._programs.items() if pid in watched or (pid in pids and is_still(each))
         }
+        self._paths = {pid: each for pid, each in self._paths.items() if pid in self._programs}
         for pid in pids - self._programs.keys():
             self._watch.add(pid)
             self._programs[pid] = self._read_program(pid)
@@ -236,7 +238,7 @@ class GuardReader:
         self._found = None
         self._unknown = set()
         for pid, each in list(self._programs.items()):
-            if not each.container:
+            if not each.container or self._has_moved(pid):
                 self._programs[pid] = self._read_program(pid, is_listed=each in self._asked_of)
 
     def _contained(self) -> dict[str, Contained]:
@@ -295,7 +297,8 @@ class GuardReader:
         process = Path("/proc", str(pid))
         try:
             started_ticks = read_stat(pid).started_ticks
-            ids = freezer.container_ids(freezer.paths_of(pid))
+            paths = self._paths[pid] = freezer.paths_of(pid)
+            ids = freezer.container_ids(paths)
             user, command = name_of(process.stat().st_uid), printable(read_text(process / "comm").rstrip("\n"))
         except (OSError, ValueError):
             return Program(pid, 0, None)  # it has ended
@@ -313,6 +316,13 @@ class GuardReader:
             return Program(pid, started_ticks, None, user, command)
         foreign = next(iter(ids), "") or self._has_left(inner)
         return Program(pid, started_ticks, None if foreign is None else "", user, command, foreign or "")
+
+    def _has_moved(self, pid: int) -> bool:
+        """Whether a process is in another cgroup than it was: root in a container that may mount may leave its own."""
+        try:
+            return freezer.paths_of(pid) != self._paths.get(pid)
+        except OSError:
+            return False  # it has ended
 
     def _inner_namespaces(self, pid: int) -> set[int]:
         """Return the PID namespaces of a process that this one does not have; none where that cannot be told."""
