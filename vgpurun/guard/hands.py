@@ -68,15 +68,17 @@ HANDS: Mapping[str, Hand] = {
 }  # fmt: skip
 
 
-def let_dying_go(cgroup: Cgroup) -> bool:
-    """Thaw a container of v1 that somebody has sent SIGKILL, which takes effect only then; return whether that is so.
+def let_dying_go(cgroup: Cgroup) -> None:
+    """Let those processes of a frozen container of v1 end that somebody has sent SIGKILL; the others stay frozen.
 
-    Raises CgroupError.
+    On v1 it takes effect only in a process that runs. So each of these is moved out: a tenant may have one killed by a
+    timer, for which the container must not go on. Raises CgroupError.
     """
-    if cgroup.is_unified or not any(_has_pending_kill(pid) for pid in cgroup.pids()):
-        return False
-    cgroup.thaw()
-    return True
+    if cgroup.is_unified or not cgroup.is_frozen():
+        return
+    for pid in cgroup.pids():
+        if _has_pending_kill(pid):
+            cgroup.move_out(pid)
 
 
 def _has_pending_kill(pid: int) -> bool:

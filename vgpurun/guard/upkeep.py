@@ -30,7 +30,7 @@ def follow(state: State, say: Callable[[str], None]) -> None:
             elif stopped.verb == FREEZE and not stopped.cgroup.is_frozen():
                 say(f"container {container[:12]} was thawed by somebody else")
                 state.forget(container)
-            elif let_dying_go(stopped.cgroup):
-                state.forget(container)
+            else:
+                let_dying_go(stopped.cgroup)
         except CgroupError:
             continue  # it ended just now

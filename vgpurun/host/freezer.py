@@ -64,6 +64,15 @@ class Cgroup(Row):
                 found += [int(line) for line in Path(place, "cgroup.procs").read_text().split() if line != "0"]
         return found
 
+    def move_out(self, pid: int) -> None:
+        """Move a process into the cgroup around this one; nothing happens if it has ended. Raises CgroupError."""
+        try:
+            (self.folder.parent / "cgroup.procs").write_text(str(pid))
+        except ProcessLookupError:
+            return
+        except OSError as error:
+            raise CgroupError(f"process {pid} cannot be moved out of {self.folder}: {error.strerror}") from None
+
     def _has_settled(self) -> bool:
         if self.is_unified:
             return "frozen 1" in self._read("cgroup.events")
