@@ -3,7 +3,7 @@
  * slot in the usage file.
  *
  * The slot is held by a kernel lock of the open file description, so that it ends with the process however that ends.
- * A forked child starts without a files: it holds no GPU memory, and must not keep its parent's slot alive.
+ * A forked child starts without files: it holds no GPU memory, and must not keep its parent's slot alive.
  */
 #ifndef VGPU_SHARED_LEVEL_FILES_H
 #define VGPU_SHARED_LEVEL_FILES_H
