@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support import BARE_PYTHON, LIBRARY, PYTHON_PATH
+from support.programs import Program, text_of
 from vgpurun import abi
 from vgpurun.limits.limits_file import limits_bytes
 from vgpurun.limits.quota import Quota
@@ -74,16 +75,16 @@ class Sandbox:
             list(command), env=self.variables(**limits), capture_output=True, text=True, timeout=timeout_s, check=False
         )
 
-    def python(self, code: str, timeout_s: float = 60, **limits: str) -> str:
-        """Run Python code under the library and return what it printed; it must succeed."""
-        result = self.run([*BARE_PYTHON, "-c", code], timeout_s, **limits)
+    def python(self, program: Program, timeout_s: float = 60, **limits: str) -> str:
+        """Run a Python program under the library and return what it printed; it must succeed."""
+        result = self.run([*BARE_PYTHON, "-c", text_of(program)], timeout_s, **limits)
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout.strip()
 
-    def start_python(self, code: str, **limits: str) -> subprocess.Popen[str]:
-        """Start Python code under the library; its standard streams are pipes."""
+    def start_python(self, program: Program, **limits: str) -> subprocess.Popen[str]:
+        """Start a Python program under the library; its standard streams are pipes."""
         return subprocess.Popen(
-            [*BARE_PYTHON, "-u", "-c", code],
+            [*BARE_PYTHON, "-u", "-c", text_of(program)],
             env=self.variables(**limits),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from sandbox import SIMULATED_DRIVER, Sandbox
 
+from cuda_driver import Driver, byref, c_uint64
 from support import assert_measured
 from vgpurun import abi
 
@@ -36,11 +37,15 @@ devices:
     context_overhead_mib: 0
 """
 PEAK_OFFSET = 64 + 56  # struct state in lib/sim/state.h: the header, then the first device
-FILL = (
-    "from cuda_driver import *\nd = Driver(); d.start()\nheld = 0\n"
-    "while d.result('cuMemAlloc_v2', byref(c_uint64()), 2 << 20) == 'CUDA_SUCCESS': held += 2 << 20\n"
-    "print(held)"
-)
+
+
+def fill() -> None:
+    d = Driver()
+    d.start()
+    held = 0
+    while d.result("cuMemAlloc_v2", byref(c_uint64()), 2 << 20) == "CUDA_SUCCESS":
+        held += 2 << 20
+    print(held)
 
 
 @pytest.fixture
@@ -94,7 +99,7 @@ def test_the_limit_holds_at_every_instant(sandbox: Sandbox, churn: Callable[...,
     assert peak_bytes(sandbox) > LIMIT_BYTES * 0.9, "the limit was not reached"
     assert counted_bytes(sandbox) <= len(processes) * KEPT_BYTES, "all that was allocated has been freed"
     end(processes)
-    assert int(sandbox.python(FILL, **LIMIT)) == LIMIT_BYTES
+    assert int(sandbox.python(fill, **LIMIT)) == LIMIT_BYTES
 
 
 @pytest.mark.parametrize("kinds", [pytest.param(1, id="plain", marks=pytest.mark.exhaustive), 2], ids=str)
@@ -157,7 +162,7 @@ def test_killed_processes_leave_nothing(sandbox: Sandbox, churn: Callable[..., s
 
     assert_measured(longest_calls_us, lambda seen: seen[1] < max(100_000, 3 * seen[0]))
     assert peak_bytes(sandbox) <= LIMIT_BYTES
-    assert int(sandbox.python(FILL, timeout_s=10, **LIMIT)) == LIMIT_BYTES, "at once"
+    assert int(sandbox.python(fill, timeout_s=10, **LIMIT)) == LIMIT_BYTES, "at once"
     assert counted_bytes(sandbox) == LIMIT_BYTES, "of the last process alone: the dead's slots have been wiped"
 
 

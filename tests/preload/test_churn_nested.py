@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 from sandbox import SIMULATED_DRIVER, Sandbox
-from test_churn import FILL, MACHINE, SECONDS, figures, peak_bytes
+from test_churn import MACHINE, SECONDS, figures, fill, peak_bytes
 
+from cuda_driver import Driver
 from vgpurun import abi
 from vgpurun.limits.nested import share_of, write_share
 from vgpurun.limits.quota import Quota
@@ -26,10 +27,14 @@ pytestmark = pytest.mark.slow
 GIB = 1 << 30
 OUTER_BYTES, INNER_BYTES, LEFT_BYTES = 48 * GIB, 3 * GIB // 2, 2 * GIB
 PROCESSES = 16
-HOLD = (
-    "from cuda_driver import *\nd = Driver(); d.start()\n"
-    f"d.mem_alloc({OUTER_BYTES - LEFT_BYTES})\nprint('holds', flush=True); input()"
-)
+
+
+def hold() -> None:
+    d = Driver()
+    d.start()
+    d.mem_alloc(OUTER_BYTES - LEFT_BYTES)
+    print("holds", flush=True)
+    input()
 
 
 class Shares:
@@ -57,7 +62,7 @@ class Shares:
         )
 
     def all_that_fits(self) -> int:
-        return int(self._sandbox.python(FILL, 240, **self.outer))
+        return int(self._sandbox.python(fill, 240, **self.outer))
 
     @property
     def peak_bytes(self) -> int:
@@ -73,7 +78,7 @@ def shares(sandbox: Sandbox, compile_c: Callable[..., Path]) -> Iterator[Shares]
     (sandbox.folder / "sim.yaml").write_text(MACHINE)
     program = compile_c("churn.c", "-O1", f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread", output="churn")
     made = Shares(sandbox, program)
-    with sandbox.start_python(HOLD, **made.outer) as holder:
+    with sandbox.start_python(hold, **made.outer) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "holds\n"
         yield made
         holder.kill()

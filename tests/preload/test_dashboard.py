@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from cuda_driver import Driver, byref, c_size_t, c_uint64
 from support import CHECKOUT, own_gpu_config
+from support.programs import text_of
 from support.prometheus_server import Prometheus, prometheus
 from support.scraping import exporter, wait_for
 
@@ -24,19 +26,20 @@ pytest.importorskip("prometheus_client")
 DASHBOARD = json.loads((CHECKOUT / "examples" / "monitoring" / "dashboard.json").read_text())
 # Grafana puts these in the place of its variables when "All" is chosen, and scrapes come every second.
 GRAFANA = {"$__rate_interval": "1m", **{f"${each['name']}": ".*" for each in DASHBOARD["templating"]["list"]}}
-# Computes all the time, under limits, and was refused memory.
-PROGRAM = """
-from cuda_driver import *
-d = Driver(); d.start()
-held = d.mem_alloc(64 << 20)
-kernel = d.kernel("busy_1ms")
-print("computes", flush=True)
-while True:
-    d.result("cuMemAlloc_v2", byref(c_uint64()), c_size_t(4 << 30))
-    for _ in range(20):
-        d.launch(kernel)
-    d.synchronize()
-"""
+
+
+def compute() -> None:
+    """Compute all the time, under limits, and be refused memory."""
+    d = Driver()
+    d.start()
+    d.mem_alloc(64 << 20)
+    kernel = d.kernel("busy_1ms")
+    print("computes", flush=True)
+    while True:
+        d.result("cuMemAlloc_v2", byref(c_uint64()), c_size_t(4 << 30))
+        for _ in range(20):
+            d.launch(kernel)
+        d.synchronize()
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ def environment(built_library: Path, tmp_path: Path) -> dict[str, str]:
 def computing(environment: dict[str, str]) -> Iterator[None]:
     command = [sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "2g", "--sm", "30", "--"]
     with subprocess.Popen(
-        [*command, sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, text=True
+        [*command, sys.executable, "-c", text_of(compute)], env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None and process.stdout.readline() == "computes\n"

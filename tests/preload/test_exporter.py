@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from cuda_driver import Driver, byref, c_size_t, c_uint64
 from support import CHECKOUT
 from support.debian_packages import tool
+from support.programs import text_of
 from support.scraping import exporter, label_values, value, wait_for
 from vgpurun.limits import usage_file
 
@@ -20,20 +22,20 @@ pytestmark = pytest.mark.slow
 
 pytest.importorskip("prometheus_client")
 MIB = 1 << 20
-# Allocates, is refused once, launches as often as it is told, prints, and waits.
-PROGRAM = """
-import sys
-from cuda_driver import *
-d = Driver(); d.start()
-held = d.mem_alloc(64 << 20)
-refused = d.result("cuMemAlloc_v2", byref(c_uint64()), c_size_t(4 << 30))
-kernel = d.kernel("busy_1ms")
-for _ in range(LAUNCHES):
-    d.launch(kernel)
-d.synchronize()
-print(refused, flush=True)
-sys.stdin.read()
-"""
+
+
+def launch_20_times() -> None:
+    """Allocate, be refused once, launch, print, and wait."""
+    d = Driver()
+    d.start()
+    d.mem_alloc(64 << 20)
+    refused = d.result("cuMemAlloc_v2", byref(c_uint64()), c_size_t(4 << 30))
+    kernel = d.kernel("busy_1ms")
+    for _ in range(20):
+        d.launch(kernel)
+    d.synchronize()
+    print(refused, flush=True)
+    sys.stdin.read()
 
 
 @pytest.fixture
@@ -49,9 +51,8 @@ def environment(built_library: Path, tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def program(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "2g", "--sm", "50", "--"]
-    code = PROGRAM.replace("LAUNCHES", "20")
     with subprocess.Popen(
-        [*command, sys.executable, "-c", code],
+        [*command, sys.executable, "-c", text_of(launch_20_times)],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

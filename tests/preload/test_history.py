@@ -15,27 +15,29 @@ from typing import Any
 
 import pytest
 
+from cuda_driver import Driver
 from support import CHECKOUT
+from support.programs import text_of
 from support.scraping import Exporter, exporter, value, wait_for
 from support.suspension import Host, Program, programs
 
 pytestmark = pytest.mark.slow
 
 pytest.importorskip("prometheus_client")
-# Launches once for each line that it reads, and says when all have ended.
-PROGRAM = """
-import sys
-from cuda_driver import *
-d = Driver(); d.start()
-held = d.mem_alloc(64 << 20)
-kernel = d.kernel("busy_1ms")
-print("ready", flush=True)
-for line in sys.stdin:
-    for _ in range(int(line)):
-        d.launch(kernel)
-    d.synchronize()
-    print("done", flush=True)
-"""
+
+
+def launch_when_told() -> None:
+    """Launch as often as each line says, and say when all have ended."""
+    d = Driver()
+    d.start()
+    d.mem_alloc(64 << 20)
+    kernel = d.kernel("busy_1ms")
+    print("ready", flush=True)
+    for line in sys.stdin:
+        for _ in range(int(line)):
+            d.launch(kernel)
+        d.synchronize()
+        print("done", flush=True)
 
 
 @pytest.fixture
@@ -65,9 +67,12 @@ def accounts(environment: dict[str, str], *options: str) -> list[dict[str, Any]]
 def program(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "2g", "--sm", "99", "--"]
     with subprocess.Popen(
-        [*command, sys.executable, "-c", PROGRAM], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [*command, sys.executable, "-c", text_of(launch_when_told)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-    ) as process:  # fmt: skip
+    ) as process:
         yield process
         process.kill()
 
@@ -191,6 +196,7 @@ def test_what_is_wrong_is_one_line(environment: dict[str, str], arguments: tuple
 def test_without_an_extra(environment: dict[str, str], package: str, arguments: list[str], extra: str) -> None:
     with exporter(environment, "--history-interval", "1"):  # for a history to draw
         wait_for(lambda: history(environment).returncode == 0, "history")
+    # A string, since it is about an import: the package is hidden before anything is imported that may want it.
     code = f"import sys; sys.modules[{package!r}] = None; from vgpurun.cli import main; sys.exit(main({arguments!r}))"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr.count("\n")) == (125, 1), done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import pytest
 from sandbox import SIMULATED_DRIVER, Sandbox
 from together import assert_shares
 
+from cuda_driver import Driver, byref, c_size_t, c_uint64
 from support import CHECKOUT, LIBRARY
+from support.programs import text_of
 
 HOOKS = "".join((CHECKOUT / "lib/src/hook" / name).read_text() for name in ("hooks.h", "profiled_hooks.h"))
 
@@ -71,19 +74,24 @@ def test_rtld_next_still_means_after_the_caller(
     monkeypatch.chdir(tmp_path)
     chain = build_chain(compile_c, *defines)
     step = defines[0].removeprefix("-DSTEP=") if defines and "STEP" in defines[0] else "step"
-    result = sandbox.run([sys.executable, "-c", f"import ctypes; ctypes.CDLL(None).{step}()"], LD_PRELOAD=chain)
+
+    def program() -> None:
+        getattr(ctypes.CDLL(None), step)()
+
+    result = sandbox.run([sys.executable, "-c", text_of(program)], LD_PRELOAD=chain)
     assert result.stdout.split() == ["first", "second"], result.stderr
 
 
 def test_a_wrapper_of_a_caught_function_goes_on_to_ours(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
-    wrapper = compile_c("wrapper.c", "-shared", "-fPIC", output="wrapper.so")
-    code = (
-        "from cuda_driver import *\n"
-        f"d = Driver(); d.start(); wrapped = ctypes.CDLL({str(wrapper)!r}).cuMemAlloc_v2\n"
-        "print([wrapped(byref(c_uint64()), c_size_t(1 << 30)) for _ in range(2)])"
-    )
+    wrapper = str(compile_c("wrapper.c", "-shared", "-fPIC", output="wrapper.so"))
+
+    def program() -> None:
+        Driver().start()
+        wrapped = ctypes.CDLL(wrapper).cuMemAlloc_v2
+        print([wrapped(byref(c_uint64()), c_size_t(1 << 30)) for _ in range(2)])
+
     preload = {"LD_PRELOAD": f"{LIBRARY}:{wrapper}"}
-    assert sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g", **preload) == "[0, 2]"
+    assert sandbox.python(program, CUDA_DEVICE_MEMORY_LIMIT="2g", **preload) == "[0, 2]"
 
 
 def test_a_program_may_have_a_dl_iterate_phdr_of_its_own(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
@@ -107,30 +115,28 @@ def test_a_sanitizer_finds_the_real_functions(sandbox: Sandbox, sanitizer: str, 
 
 def test_a_lookup_leaves_no_error_of_ours(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
     """Programs ask dlerror whether dlsym succeeded; an old driver does not have all that we look for."""
-    driver = compile_c("old_driver.c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", output="libcuda.so.1")
-    code = (
-        "import ctypes\n"
-        "libc = ctypes.CDLL(None)\n"
-        "dlsym, dlerror = libc.dlsym, libc.dlerror\n"
-        "dlsym.restype, dlsym.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]\n"
-        "dlerror.restype = ctypes.c_char_p\n"
-        f"handle = ctypes.CDLL({str(driver)!r})._handle\n"
-        "dlerror()\n"
-        "print([(bool(dlsym(handle, name)), dlerror() is not None) for name in (b'cuMemAlloc_v2', b'cuMemCreate')])"
-    )
-    assert sandbox.python(code) == "[(True, False), (False, True)]"
+    driver = str(compile_c("old_driver.c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", output="libcuda.so.1"))
+
+    def program() -> None:
+        libc = ctypes.CDLL(None)
+        dlsym, dlerror = libc.dlsym, libc.dlerror
+        dlsym.restype, dlsym.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]
+        dlerror.restype = ctypes.c_char_p
+        handle = ctypes.CDLL(driver)._handle
+        dlerror()
+        print([(bool(dlsym(handle, name)), dlerror() is not None) for name in (b"cuMemAlloc_v2", b"cuMemCreate")])
+
+    assert sandbox.python(program) == "[(True, False), (False, True)]"
 
 
 def test_a_lookup_without_a_driver_leaves_no_error_either(sandbox: Sandbox) -> None:
-    code = (
-        "import ctypes\n"
-        "libc = ctypes.CDLL(None)\n"
-        "libc.dlerror.restype = ctypes.c_char_p\n"
-        "libc.dlerror()\n"
-        "print([(hasattr(libc, name), libc.dlerror()) for name in ('cuMemAlloc_v2', 'nvmlDeviceGetMemoryInfo')])"
-    )
-    found = "[(True, None), (True, None)]"
-    assert sandbox.python(code, LD_LIBRARY_PATH="") == found
+    def program() -> None:
+        libc = ctypes.CDLL(None)
+        libc.dlerror.restype = ctypes.c_char_p
+        libc.dlerror()
+        print([(hasattr(libc, name), libc.dlerror()) for name in ("cuMemAlloc_v2", "nvmlDeviceGetMemoryInfo")])
+
+    assert sandbox.python(program, LD_LIBRARY_PATH="") == "[(True, None), (True, None)]"
 
 
 def test_a_linked_program_is_limited(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
@@ -140,54 +146,75 @@ def test_a_linked_program_is_limited(sandbox: Sandbox, compile_c: Callable[..., 
     assert sandbox.run([program]).stdout.split()[2:] == ["0", "0"]
 
 
-LOOKUPS = """
-import ctypes
-cuda = ctypes.CDLL("libcuda.so.1")
-address = lambda function: ctypes.cast(function, ctypes.c_void_p).value
-def proc_address(name, version, flags):
-    found = ctypes.c_void_p()
-    status = ctypes.c_int()
-    error = cuda.cuGetProcAddress_v2(name.encode(), ctypes.byref(found), version, ctypes.c_uint64(flags),
-                                     ctypes.byref(status))
+def address(function: object) -> int | None:
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def proc_address(cuda: ctypes.CDLL, name: str, version: int, flags: int) -> int | None:
+    found, status = ctypes.c_void_p(), ctypes.c_int()
+    error = cuda.cuGetProcAddress_v2(name.encode(), byref(found), version, c_uint64(flags), byref(status))
     return None if error else found.value
-code = next(line for line in open("/proc/self/maps") if "libvgpu.so" in line and "r-x" in line)
-ours = range(*(int(end, 16) for end in code.split()[0].split("-")))
-"""
+
+
+def addresses_of_ours() -> range:
+    with open("/proc/self/maps") as maps:
+        code = next(line for line in maps if "libvgpu.so" in line and "r-x" in line)
+    return range(*(int(end, 16) for end in code.split()[0].split("-")))
 
 
 def test_every_lookup_hands_out_the_hooks(sandbox: Sandbox) -> None:
-    code = LOOKUPS + (
-        f"caught = {caught('CUDA_CAUGHT')!r}; there = [n for n in caught if hasattr(cuda, n)]\n"
-        "print([n for n in there if address(getattr(cuda, n)) not in ours], sorted({*caught} - {*there}))"
-    )
+    names = caught("CUDA_CAUGHT")
+
+    def look_up_by_name() -> None:
+        cuda, ours = ctypes.CDLL("libcuda.so.1"), addresses_of_ours()
+        there = [name for name in names if hasattr(cuda, name)]
+        print([name for name in there if address(getattr(cuda, name)) not in ours], sorted({*names} - {*there}))
+
+    def ask_the_driver() -> None:
+        cuda, ours = ctypes.CDLL("libcuda.so.1"), addresses_of_ours()
+        assert cuda.cuInit(0) == 0
+        asked = (
+            "cuMemAlloc",
+            "cuMemFree",
+            "cuLaunchKernel",
+            "cuLaunchKernelEx",
+            "cuGraphLaunch",
+            "cuMemAllocAsync",
+            "cuStreamSynchronize",
+            "cuMemGetInfo",
+            "cuGetProcAddress",
+        )
+        calls = [(name, flags) for name in asked for flags in (0, 1, 2)]
+        print([(name, flags) for name, flags in calls if proc_address(cuda, name, 12000, flags) not in ours])
+
     newer_than_the_simulated_driver = ["cuMulticastBindAddr_v2", "cuMulticastBindMem_v2"]
-    assert sandbox.python(code) == f"[] {newer_than_the_simulated_driver}"
-    code = LOOKUPS + (
-        "assert cuda.cuInit(0) == 0\n"
-        "missed = [(name, flags) for name in ('cuMemAlloc', 'cuMemFree', 'cuLaunchKernel', 'cuLaunchKernelEx',\n"
-        "  'cuGraphLaunch', 'cuMemAllocAsync', 'cuStreamSynchronize', 'cuMemGetInfo', 'cuGetProcAddress')\n"
-        "  for flags in (0, 1, 2) if proc_address(name, 12000, flags) not in ours]\n"
-        "print(missed)"
-    )
-    assert sandbox.python(code) == "[]"
+    assert sandbox.python(look_up_by_name) == f"[] {newer_than_the_simulated_driver}"
+    assert sandbox.python(ask_the_driver) == "[]"
 
 
 def test_lookups_keep_the_versions_apart(sandbox: Sandbox) -> None:
-    code = LOOKUPS + (
-        "assert cuda.cuInit(0) == 0\n"
-        "print(proc_address('cuMemAlloc', 2000, 0) == address(cuda.cuMemAlloc),\n"
-        "      proc_address('cuMemAlloc', 12000, 0) == address(cuda.cuMemAlloc_v2),\n"
-        "      proc_address('cuLaunchKernel', 12000, 2) == address(cuda.cuLaunchKernel_ptsz))"
-    )
-    assert sandbox.python(code) == "True True True"
+    def program() -> None:
+        cuda = ctypes.CDLL("libcuda.so.1")
+        assert cuda.cuInit(0) == 0
+        print(
+            proc_address(cuda, "cuMemAlloc", 2000, 0) == address(cuda.cuMemAlloc),
+            proc_address(cuda, "cuMemAlloc", 12000, 0) == address(cuda.cuMemAlloc_v2),
+            proc_address(cuda, "cuLaunchKernel", 12000, 2) == address(cuda.cuLaunchKernel_ptsz),
+        )
+
+    assert sandbox.python(program) == "True True True"
 
 
 def test_other_symbols_are_left_alone(sandbox: Sandbox) -> None:
-    code = LOOKUPS + (
-        "print(address(cuda.cuDeviceGetCount) in ours, hasattr(cuda, 'curl_easy_init'),\n"
-        "      proc_address('cuNoSuchThing', 12000, 0))"
-    )
-    assert sandbox.python(code) == "False False None"
+    def program() -> None:
+        cuda = ctypes.CDLL("libcuda.so.1")
+        print(
+            address(cuda.cuDeviceGetCount) in addresses_of_ours(),
+            hasattr(cuda, "curl_easy_init"),
+            proc_address(cuda, "cuNoSuchThing", 12000, 0),
+        )
+
+    assert sandbox.python(program) == "False False None"
 
 
 def test_a_program_without_cuda_is_untouched(sandbox: Sandbox) -> None:

@@ -11,21 +11,23 @@ from pathlib import Path
 
 import pytest
 
+from cuda_driver import Driver, byref, c_size_t, c_uint64
 from support import CHECKOUT
+from support.programs import text_of
 from support.scraping import exporter, label_values, value, wait_for
 
 pytestmark = pytest.mark.slow
 
 UUIDS = [f"GPU-{os.getpid():08x}-{letter * 4}-0000-0000-000000000000" for letter in "cd"]
 MACHINE = "devices:\n" + "".join(f"  - uuid: {uuid}\n    memory_mib: 8192\n" for uuid in UUIDS)
-HOLDS = """
-from cuda_driver import *
-driver = Driver()
-driver.start()
-driver.mem_alloc(64 << 20)
-print(driver.result("cuMemAlloc_v2", byref(c_uint64()), c_size_t(1 << 30)))
-"""
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def hold() -> None:
+    d = Driver()
+    d.start()
+    d.mem_alloc(64 << 20)
+    print(d.result("cuMemAlloc_v2", byref(c_uint64()), c_size_t(1 << 30)))
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ class TestOneOfTwo:
         assert top.returncode == 0 and f"\n{1 - lost}: " in top.stdout, top.stderr
 
     def test_a_process_gets_the_other_and_its_limit(self, run: Run, lost: int) -> None:
-        done = run("local", "--mem", "1g", "--", sys.executable, "-c", HOLDS)
+        done = run("local", "--mem", "1g", "--", sys.executable, "-c", text_of(hold))
         assert done.returncode == 0 and "OUT_OF_MEMORY" in done.stdout, done.stderr
         assert f"GPU {lost} cannot be used" in done.stderr
 
@@ -101,20 +103,20 @@ def test_without_any_that_works_the_reason_is_said_in_one_line(run: Run, environ
     assert "GPU 0 cannot be used: GPU is lost" in done.stderr.splitlines()[-1]
 
 
-LOOKS_TWICE = """
-from vgpurun.host.visible import survey_gpus
-from vgpurun.cli.views.top_screen import Watch
-watch = Watch(lambda: survey_gpus(True), "gpu", 1, "sim")
-watch.print_once()
-print("once", flush=True)
-input()
-watch.print_once()
-"""
+def look_twice() -> None:
+    from vgpurun.cli.views.top_screen import Watch
+    from vgpurun.host.visible import survey_gpus
+
+    watch = Watch(lambda: survey_gpus(True), "gpu", 1, "sim")
+    watch.print_once()
+    print("once", flush=True)
+    input()
+    watch.print_once()
 
 
 def test_top_goes_on_when_one_is_lost(environment: dict[str, str]) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", LOOKS_TWICE], env=environment, **pipes) as top:
+    with subprocess.Popen([sys.executable, "-c", text_of(look_twice)], env=environment, **pipes) as top:
         assert len([line for line in iter(top.stdout.readline, "once\n") if "Simulated" in line]) == 2
         fault(environment, f"lost {UUIDS[0]}")
         shown, said = top.communicate("\n", timeout=60)

@@ -9,49 +9,68 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from support import ROUNDS
+from support.programs import text_of
 from support.suspension import Guard, Host, Program, rounds_under_fire
+from vgpurun.host import checkpoints, visible
+from vgpurun.limits import limits_file
+from vgpurun.suspend import record, resuming, targets, transition
 
 pytestmark = pytest.mark.slow
 HELD_MIB = 100 + 4 + 2 + 6
-LOOP = """
-import sys
-from vgpurun.host.checkpoints import Checkpoints
-from vgpurun.host.visible import libcuda, visible_gpus
-from vgpurun.suspend.resuming import move_over
-from vgpurun.suspend.targets import process_numbered
-from vgpurun.suspend.transition import Wishes, gpus_of
-gpus, target = visible_gpus(True), process_numbered(sys.argv[1])
-print("ready", flush=True)
-while True:
-    with Checkpoints(libcuda(True)) as driver:
-        own = gpus_of(target, gpus)
-        move_over(target, gpus, driver, [gpu for gpu in gpus if gpu not in own], None, Wishes())
-    print("round", flush=True)
-"""
-CUT = """
-import os, signal
-from vgpurun.limits import limits_file
-from vgpurun.suspend import record
-count = 0
-def cut(function):
-    def cut_off(*arguments, **named):
-        global count
-        count += 1
-        result = function(*arguments, **named)
-        if count > STEP:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-    return cut_off
-record.write, record.forget = cut(record.write), cut(record.forget)
-limits_file.set_suspended, limits_file.write_gpus = cut(limits_file.set_suspended), cut(limits_file.write_gpus)
-Checkpoints.lock, Checkpoints.checkpoint = cut(Checkpoints.lock), cut(Checkpoints.checkpoint)
-Checkpoints.restore, Checkpoints.unlock = cut(Checkpoints.restore), cut(Checkpoints.unlock)
-"""
+
+
+def move_without_end(target: targets.Target, *before: Callable[[], None]) -> None:
+    """Move what has one GPU of two to the other one, and so on, after something else."""
+    gpus = visible.visible_gpus(True)
+    for each in before:
+        each()
+    print("ready", flush=True)
+    while True:
+        with checkpoints.Checkpoints(visible.libcuda(True)) as driver:
+            own = transition.gpus_of(target, gpus)
+            others = [gpu for gpu in gpus if gpu not in own]
+            resuming.move_over(target, gpus, driver, others, None, transition.Wishes())
+        print("round", flush=True)
+
+
+def move_a_process() -> None:
+    move_without_end(targets.process_numbered(sys.argv[1]))
+
+
+def cut_off_after(steps: int) -> None:
+    """Let this process be killed right after the step that follows so many."""
+    count = 0
+
+    def cut(function: Callable[..., object]) -> Callable[..., object]:
+        def cut_off(*arguments: object, **named: object) -> object:
+            nonlocal count
+            count += 1
+            result = function(*arguments, **named)
+            if count > steps:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return cut_off
+
+    record.write, record.forget = cut(record.write), cut(record.forget)
+    limits_file.set_suspended, limits_file.write_gpus = cut(limits_file.set_suspended), cut(limits_file.write_gpus)
+    driver = checkpoints.Checkpoints
+    driver.lock, driver.checkpoint = cut(driver.lock), cut(driver.checkpoint)
+    driver.restore, driver.unlock = cut(driver.restore), cut(driver.unlock)
+
+
+def move_that_is_cut_off(host: Host, program: Program, steps: int) -> None:
+    def move() -> None:
+        move_without_end(targets.process_numbered(sys.argv[1]), lambda: cut_off_after(steps))
+
+    command = [sys.executable, "-c", text_of(move), program.pid]
+    cut = subprocess.run(command, env=host.environment, capture_output=True)
+    assert cut.returncode == -signal.SIGKILL, cut.stderr
 
 
 def check(host: Host, program: Program) -> int:
@@ -74,7 +93,7 @@ def check(host: Host, program: Program) -> int:
 def test_many_moves(host: Host, start: Callable[..., Program]) -> None:
     """Killed at any moment: also between the steps below, and within a call of the driver."""
     program = start("--mem", "1500m", "--gpus", "device=0")
-    assert rounds_under_fire(program, LOOP, ROUNDS, check) >= ROUNDS
+    assert rounds_under_fire(program, text_of(move_a_process), ROUNDS, check) >= ROUNDS
 
 
 def test_each_moment_of_a_move(host: Host, start: Callable[..., Program]) -> None:
@@ -83,12 +102,10 @@ def test_each_moment_of_a_move(host: Host, start: Callable[..., Program]) -> Non
     seen, ends = set(), []
     for step in range(13):
         before = host.uuids.index(program.asks("uuid"))
-        code = LOOP.replace('print("ready", flush=True)', CUT.replace("STEP", str(step)))
-        cut = subprocess.run([sys.executable, "-c", code, program.pid], env=host.environment, capture_output=True)
-        assert cut.returncode == -signal.SIGKILL, cut.stderr
-        record = program.folder / "suspension"
-        seen.add(json.loads(record.read_text())["phase"] if record.exists() else "none")
-        if record.exists():
+        move_that_is_cut_off(host, program, step)
+        suspension = program.folder / "suspension"
+        seen.add(json.loads(suspension.read_text())["phase"] if suspension.exists() else "none")
+        if suspension.exists():
             assert program.resume().stdout == f"process {program.pid}: what was cut off is finished; it runs\n"
         ends.append(check(host, program) != before)
     assert seen == {"suspending", "moving", "none"}
@@ -99,9 +116,7 @@ def test_the_guard_finishes_what_was_cut_off(host: Host, guard: Guard, start: Ca
     """Cut off before all are off, before they are back, and before they go on; a guard at it is killed as well."""
     program = start("--mem", "1500m", "--gpus", "device=0")
     for step in (5, 7, 9):
-        code = LOOP.replace('print("ready", flush=True)', CUT.replace("STEP", str(step)))
-        cut = subprocess.run([sys.executable, "-c", code, program.pid], env=host.environment, capture_output=True)
-        assert cut.returncode == -signal.SIGKILL, cut.stderr
+        move_that_is_cut_off(host, program, step)
         time.sleep(random.uniform(0, 1))
         guard.kill()
         assert program.asks("check") == "right 4"
@@ -123,18 +138,18 @@ def test_the_moved_program_is_killed(host: Host, start: Callable[..., Program], 
         assert start("--mem", "2g", "--gpus", gpu).asks("check") == "right 4"
 
 
-PARTLY = """
-from vgpurun.errors import SuspendError
-from vgpurun.host.checkpoints import CheckpointError
-restore, restored = Checkpoints.restore, 0
-def refuse_the_third(self, pid, onto={}):
-    global restored
-    restored += 1
-    if restored == 3:
-        raise CheckpointError("restore", pid, "CUDA_ERROR_NOT_SUPPORTED")
-    restore(self, pid, onto)
-Checkpoints.restore = refuse_the_third
-"""
+def refuse_the_third() -> None:
+    """Let the driver bring two processes of this one's move back and no third one."""
+    restore, restored = checkpoints.Checkpoints.restore, 0
+
+    def refuse(self: checkpoints.Checkpoints, pid: int, onto: Mapping[str, str] = {}) -> None:
+        nonlocal restored
+        restored += 1
+        if restored == 3:
+            raise checkpoints.CheckpointError("restore", pid, "CUDA_ERROR_NOT_SUPPORTED")
+        restore(self, pid, onto)
+
+    checkpoints.Checkpoints.restore = refuse
 
 
 @pytest.mark.parametrize(
@@ -147,10 +162,13 @@ def test_one_of_four_cannot_get_there(host: Host, start: Callable[..., Program],
     )
     assert made.returncode == 0, made.stderr
     members = [start("--slice", "team") for _ in range(4)]
-    code = LOOP.replace("process_numbered", "slice_named").replace(
-        'print("ready", flush=True)', PARTLY + ("" if step is None else CUT.replace("STEP", str(step)))
-    )
-    failed = subprocess.run([sys.executable, "-c", code, "team"], env=host.environment, capture_output=True, text=True)
+
+    def move() -> None:
+        cut = () if step is None else (lambda: cut_off_after(step),)
+        move_without_end(targets.slice_named("team"), refuse_the_third, *cut)
+
+    command = [sys.executable, "-c", text_of(move)]
+    failed = subprocess.run(command, env=host.environment, capture_output=True, text=True)
     if step is None:
         assert "does not bring process" in failed.stderr and "CUDA_ERROR_NOT_SUPPORTED" in failed.stderr
     else:

@@ -13,21 +13,26 @@ from typing import Any
 
 import pytest
 
+from cuda_driver import Driver
 from support import CHECKOUT, own_gpu_config
+from support.programs import text_of
 from vgpurun.util.users import current_user
 
 MIB = 1 << 20
-# Holds that many MiB, in a child too where there are more. Each says its PID in one write: print without a buffer takes
-# two, and those of parent and child mix.
-HOLD = """
-import os, sys
-from cuda_driver import *
-if len(sys.argv) > 2 and os.fork() == 0:
-    sys.argv = sys.argv[1:]
-d = Driver(); d.start(); d.mem_alloc(int(sys.argv[1]) << 20)
-os.write(1, b"%d\\n" % os.getpid())
-sys.stdin.readline()
-"""
+
+
+def hold() -> None:
+    """Hold that many MiB, in a child too where there are more.
+
+    Each says its PID in one write: print without a buffer takes two, and those of parent and child mix.
+    """
+    if len(sys.argv) > 2 and os.fork() == 0:
+        sys.argv = sys.argv[1:]
+    d = Driver()
+    d.start()
+    d.mem_alloc(int(sys.argv[1]) << 20)
+    os.write(1, b"%d\n" % os.getpid())
+    sys.stdin.readline()
 
 
 @pytest.fixture
@@ -46,7 +51,7 @@ def environment(built_library: Path, tmp_path: Path) -> dict[str, str]:
 
 @contextmanager
 def holding(environment: dict[str, str], *before: str, sizes_mib: tuple[int, ...]) -> Iterator[list[int]]:
-    command = [*before, sys.executable, "-c", HOLD, *map(str, sizes_mib)]
+    command = [*before, sys.executable, "-c", text_of(hold), *map(str, sizes_mib)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=environment, text=True, **pipes) as program:
         assert program.stdout is not None

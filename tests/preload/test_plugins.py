@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from sandbox import PROGRAMS, SIMULATED_DRIVER, Sandbox
 from together import assert_shares
 
 from support import LIBRARY
+from support.programs import Program, text_of
 
 pytestmark = pytest.mark.slow
 
@@ -59,20 +61,36 @@ def linked(plugin: Build) -> Path:
     return plugin(f"-L{SIMULATED_DRIVER}", "-lcuda", output="linked.so")
 
 
+def holding(plugin: Path, mode: int) -> Program:
+    """Return a program that prints how much a plugin is granted."""
+    path = str(plugin)
+
+    def program() -> None:
+        print(ctypes.CDLL(path, mode=mode).held_mib())
+
+    return program
+
+
 def held_mib(sandbox: Sandbox, plugin: Path, mode: int) -> int:
-    code = f"import ctypes; print(ctypes.CDLL({str(plugin)!r}, mode={mode}).held_mib())"
-    return int(sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g"))
+    return int(sandbox.python(holding(plugin, mode), CUDA_DEVICE_MEMORY_LIMIT="2g"))
+
+
+def computing(plugin: Path, mode: int) -> Program:
+    """Return a program that prints for which part of the time a plugin's kernels run."""
+    path = str(plugin)
+
+    def program() -> None:
+        opened = ctypes.CDLL(path, mode=mode)
+        opened.seconds_of.restype = ctypes.c_double
+        print(0.4 / opened.seconds_of(400))
+
+    return program
 
 
 def assert_limited(sandbox: Sandbox, plugins: Mapping[str, Path]) -> None:
     """In each mode, the plugins' kernels run for 30 % of the time under such a limit."""
-    code = (
-        "import ctypes; plugin = ctypes.CDLL({plugin!r}, mode={mode})\n"
-        "plugin.seconds_of.restype = ctypes.c_double\n"
-        "print(0.4 / plugin.seconds_of(400))"
-    )
     programs = {
-        f"{name}, {mode}": (sys.executable, "-c", code.format(plugin=str(plugin), mode=MODES[mode]))
+        f"{name}, {mode}": (sys.executable, "-c", text_of(computing(plugin, MODES[mode])))
         for name, plugin in plugins.items() for mode in MODES
     }  # fmt: skip
     assert_shares(sandbox, programs, 0.2, 0.4, CUDA_DEVICE_SM_LIMIT="30")
@@ -149,8 +167,8 @@ def test_other_preloads_see_all_that_they_see_without_ours(
     built = plugin("-DDLSYM=dlsym")
 
     def run(mode: str, preloads: list[str], **limits: str) -> tuple[str, set[str]]:
-        code = f"import ctypes; print(ctypes.CDLL({str(built)!r}, mode={MODES[mode]}).held_mib())"
-        result = sandbox.run([sys.executable, "-c", code], LD_PRELOAD=":".join(preloads), **limits)
+        command = [sys.executable, "-c", text_of(holding(built, MODES[mode]))]
+        result = sandbox.run(command, LD_PRELOAD=":".join(preloads), **limits)
         return result.stdout, {line for line in result.stderr.splitlines() if "vgpurun" not in line}
 
     held, seen_without = run("now", spies)

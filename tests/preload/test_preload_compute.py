@@ -7,38 +7,83 @@ tests/bench on a GPU.
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sandbox import SIMULATED_DRIVER, Sandbox
-from together import COMPARED, WORK, assert_shares, each_alone, measured_together
+from together import KERNEL_S, assert_shares, compared, each_alone, measured_together, work
 
+from cuda_driver import CAPTURE_GLOBAL, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, STREAM_NON_BLOCKING, Driver
 from support import assert_measured
+from support.programs import Program, text_of
 from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 
-LAUNCHES = {
-    "cuLaunchKernel": "lambda: d.launch(k)",
-    "cuLaunchKernel_ptsz": "lambda: d.launch(k, symbol='cuLaunchKernel_ptsz')",
-    "cuLaunchKernelEx": "lambda: d.launch_ex(k)",
-    "cuLaunchCooperativeKernel": "lambda: d.launch_cooperative(k)",
-    "a stream": "lambda s=d.stream(): d.launch(k, s)",
-    "synchronised": "lambda: (d.launch(k), d.synchronize())",
-}
+
+def started() -> tuple[Driver, int]:
+    """Return the driver, and a kernel of KERNEL_S."""
+    d = Driver()
+    d.start()
+    return d, d.kernel("spin_2ms")
+
+
+LAUNCHES = (
+    "cuLaunchKernel",
+    "cuLaunchKernel_ptsz",
+    "cuLaunchKernelEx",
+    "cuLaunchCooperativeKernel",
+    "a stream",
+    "synchronised",
+    "a graph",
+)
+
+
+def launcher(d: Driver, k: int, kind: str) -> tuple[Callable[[], object], float]:
+    """Return what launches, and how long that computes in seconds."""
+    match kind:
+        case "cuLaunchKernel":
+            return lambda: d.launch(k), KERNEL_S
+        case "cuLaunchKernel_ptsz":
+            return lambda: d.launch(k, symbol="cuLaunchKernel_ptsz"), KERNEL_S
+        case "cuLaunchKernelEx":
+            return lambda: d.launch_ex(k), KERNEL_S
+        case "cuLaunchCooperativeKernel":
+            return lambda: d.launch_cooperative(k), KERNEL_S
+        case "a stream":
+            stream = d.stream()
+            return lambda: d.launch(k, stream), KERNEL_S
+        case "synchronised":
+            return lambda: (d.launch(k), d.synchronize()), KERNEL_S
+        case "a graph":
+            graph = d.kernel_graph(d.kernel("spin_50us"), 100)
+            return lambda: d.graph_launch(graph), 5e-3
+    raise ValueError(kind)
+
+
+def launching(kind: str) -> Program:
+    """Return a program that prints its share."""
+
+    def program() -> None:
+        d, k = started()
+        launch, kernel_s = launcher(d, k, kind)
+        print(work(d, 1.5, launch, kernel_s))
+
+    return program
 
 
 @pytest.mark.real_time
 def test_every_launch_is_limited(sandbox: Sandbox) -> None:
-    graph = "g = d.kernel_graph(d.kernel('spin_50us'), 100)\nprint(work(1.5, lambda: d.graph_launch(g), 5e-3))"
-    codes = {kind: f"print(work(1.5, {launch}))" for kind, launch in LAUNCHES.items()} | {"a graph": graph}
-    programs = {kind: (sys.executable, "-c", WORK + code) for kind, code in codes.items()}
+    programs = {kind: (sys.executable, "-c", text_of(launching(kind))) for kind in LAUNCHES}
     assert_shares(sandbox, programs, 0.23, 0.37, CUDA_DEVICE_SM_LIMIT="30")
 
 
 def share(busy_gpu: Sandbox, limits: dict[str, str]) -> float:
-    return float(busy_gpu.python(WORK + "print(work(1.5))", **limits))
+    return float(busy_gpu.python(launching("cuLaunchKernel"), **limits))
 
 
 @pytest.mark.real_time(measure=share)
@@ -51,7 +96,7 @@ def test_what_is_not_limited_is_not_slowed(measured: Callable[[], float], limits
 
 
 def total(sandbox: Sandbox) -> float:
-    return sum(measured_together([sandbox.start_python(WORK + COMPARED, CUDA_DEVICE_SM_LIMIT="40") for _ in range(2)]))
+    return sum(measured_together([sandbox.start_python(compared, CUDA_DEVICE_SM_LIMIT="40") for _ in range(2)]))
 
 
 @pytest.mark.real_time(measure=total)
@@ -59,40 +104,64 @@ def test_two_processes_share_one_limit(measured: Callable[[], float]) -> None:
     assert_measured(measured, lambda total: 0.33 < total < 0.47)
 
 
-# Another one that waits for each launch comes to the gate more often, and mostly finds it open.
-WAITING = COMPARED.replace("work(1.2)", "work(1.2, lambda: (d.launch(k), d.synchronize()))")
+def waiting() -> None:
+    """Print what the program completes beside others, as `compared`, and wait for each launch.
+
+    It comes to the gate more often, and mostly finds it open.
+    """
+    d, k = started()
+    print("ready", flush=True)
+    input()
+    d.launch(k)
+    d.synchronize()
+    time.sleep(0.1)
+    work(d, 0.3, lambda: d.launch(k))
+    print(work(d, 1.2, lambda: (d.launch(k), d.synchronize())), flush=True)
+    while True:
+        d.launch(k)
 
 
-def parts_of_processes(sandbox: Sandbox, other: str) -> list[float]:
+def parts_of_processes(sandbox: Sandbox, other: Program) -> list[float]:
     return measured_together(
-        [sandbox.start_python(WORK + code, CUDA_DEVICE_SM_LIMIT="80") for code in (COMPARED, other)]
+        [sandbox.start_python(program, CUDA_DEVICE_SM_LIMIT="80") for program in (compared, other)]
     )
 
 
 @pytest.mark.real_time(measure=parts_of_processes)
 @pytest.mark.parametrize(
-    ("other", "least"), [(COMPARED, 0.8), (WAITING, 0.25)], ids=["alike", "waiting for each launch"]
+    ("other", "least"), [(compared, 0.8), (waiting, 0.25)], ids=["alike", "waiting for each launch"]
 )
-def test_two_processes_get_parts_of_one_limit(measured: Callable[[], list[float]], other: str, least: float) -> None:
+def test_two_processes_get_parts_of_one_limit(
+    measured: Callable[[], list[float]], other: Program, least: float
+) -> None:
     assert_measured(measured, lambda parts: min(parts) > least * max(parts) and 0.7 < sum(parts) < 0.9)
 
 
 def parts_of_threads(sandbox: Sandbox) -> list[int]:
     """Each is on a stream of its own; one waits for each launch."""
-    code = WORK + (
-        "context, done = d.primary_context(), [0, 0]\n"
-        "def work(i):\n"
-        "    d.set_current(context)\n"
-        "    k, stream = d.kernel('spin_2ms'), d.stream()\n"
-        "    while True:\n"
-        "        d.launch(k, stream); done[i] += 1\n"
-        "        if i: d.stream_synchronize(stream)\n"
-        "[threading.Thread(target=work, args=(i,), daemon=True).start() for i in range(2)]\n"
-        "time.sleep(0.5); before = list(done); time.sleep(2)\n"
-        "print(json.dumps([after - first for after, first in zip(done, before)]), flush=True)\n"
-        "import os; os._exit(0)"
-    )
-    counts: list[int] = json.loads(sandbox.python(code, CUDA_DEVICE_SM_LIMIT="50"))
+
+    def program() -> None:
+        d, _ = started()
+        context, done = d.primary_context(), [0, 0]
+
+        def launch_for_ever(number: int) -> None:
+            d.set_current(context)
+            k, stream = d.kernel("spin_2ms"), d.stream()
+            while True:
+                d.launch(k, stream)
+                done[number] += 1
+                if number:
+                    d.stream_synchronize(stream)
+
+        for number in range(2):
+            threading.Thread(target=launch_for_ever, args=(number,), daemon=True).start()
+        time.sleep(0.5)
+        before = list(done)
+        time.sleep(2)
+        print(json.dumps([after - first for after, first in zip(done, before, strict=True)]), flush=True)
+        os._exit(0)
+
+    counts: list[int] = json.loads(sandbox.python(program, CUDA_DEVICE_SM_LIMIT="50"))
     return counts
 
 
@@ -101,21 +170,27 @@ def test_two_threads_get_parts_of_one_limit(measured: Callable[[], list[int]]) -
     assert_measured(measured, lambda parts: min(parts) > 0.5 * max(parts))
 
 
-# A wait that nobody sees, and then other work: what a step has done is measured when the next one begins.
-POLLING = """
-def step():
-    for _ in range(5): d.launch(k)
-    while not d.stream_is_done(): time.sleep(2e-4)
-    time.sleep(5e-3)
-print('ready', flush=True); input()
-work(0.5, step)
-print(work(2, step, 5 * KERNEL_S), flush=True)
-while True: step()
-"""
+def poll() -> None:
+    """Wait so that nobody sees it, then do other work: what a step has done is measured when the next one begins."""
+    d, k = started()
+
+    def step() -> None:
+        for _ in range(5):
+            d.launch(k)
+        while not d.stream_is_done():
+            time.sleep(2e-4)
+        time.sleep(5e-3)
+
+    print("ready", flush=True)
+    input()
+    work(d, 0.5, step)
+    print(work(d, 2, step, 5 * KERNEL_S), flush=True)
+    while True:
+        step()
 
 
 def total_of_polling(sandbox: Sandbox) -> float:
-    return sum(measured_together([sandbox.start_python(WORK + POLLING, CUDA_DEVICE_SM_LIMIT="40") for _ in range(2)]))
+    return sum(measured_together([sandbox.start_python(poll, CUDA_DEVICE_SM_LIMIT="40") for _ in range(2)]))
 
 
 @pytest.mark.real_time(measure=total_of_polling)
@@ -124,7 +199,7 @@ def test_two_processes_that_poll_share_one_limit(measured: Callable[[], float]) 
 
 
 def share_by_an_unreadable_value(sandbox: Sandbox) -> float:
-    return float(sandbox.python(WORK + "print(work(1.5))", CUDA_DEVICE_SM_LIMIT="fast"))
+    return float(sandbox.python(launching("cuLaunchKernel"), CUDA_DEVICE_SM_LIMIT="fast"))
 
 
 @pytest.mark.real_time(measure=share_by_an_unreadable_value)
@@ -134,21 +209,25 @@ def test_a_value_that_cannot_be_read_is_the_strictest(measured: Callable[[], flo
 
 def test_captures_work_under_the_strictest_limit(sandbox: Sandbox) -> None:
     """In each mode, with launches before, inside and after; the library's own questions do not end the capture."""
-    code = WORK + (
-        "k = d.kernel('spin_50us')\n"
-        "stream = d.stream(STREAM_NON_BLOCKING)\n"
-        "for mode in (CAPTURE_GLOBAL, CAPTURE_THREAD_LOCAL, CAPTURE_RELAXED):\n"
-        "    for _ in range(20): d.launch(k, stream)\n"
-        "    with d.capture(stream, mode) as graphs:\n"
-        "        for _ in range(2000): d.launch(k, stream)\n"
-        "    executable = d.graph_instantiate(graphs[0])\n"
-        "    d.graph_launch(executable, stream)\n"
-        "    d.launch(k, stream)\n"
-        "    d.stream_synchronize(stream)\n"
-        "print('captured')"
-    )
+
+    def program() -> None:
+        d, _ = started()
+        k = d.kernel("spin_50us")
+        stream = d.stream(STREAM_NON_BLOCKING)
+        for mode in (CAPTURE_GLOBAL, CAPTURE_THREAD_LOCAL, CAPTURE_RELAXED):
+            for _ in range(20):
+                d.launch(k, stream)
+            with d.capture(stream, mode) as graphs:
+                for _ in range(2000):
+                    d.launch(k, stream)
+            executable = d.graph_instantiate(graphs[0])
+            d.graph_launch(executable, stream)
+            d.launch(k, stream)
+            d.stream_synchronize(stream)
+        print("captured")
+
     limits = {"CUDA_DEVICE_SM_LIMIT": "60", "CUDA_DEVICE_MEMORY_LIMIT": "4g"}
-    assert sandbox.python(code, **limits) == "captured"
+    assert sandbox.python(program, **limits) == "captured"
 
 
 WAITS = ("event", "stream", "copy", "event_query", "stream_query", "context", "legacy", "nothing")
@@ -165,43 +244,51 @@ def test_captures_beside_a_thread_that_waits(
 
 
 def test_streams_and_contexts_may_be_destroyed_under_us(sandbox: Sandbox) -> None:
-    code = WORK + (
-        "k = d.kernel('spin_50us')\n"
-        "for _ in range(1500):\n"
-        "    stream = d.stream()\n"
-        "    d.launch(k, stream)\n"
-        "    d.stream_destroy(stream)\n"
-        "for _ in range(5):\n"
-        "    context = d.context_create()\n"
-        "    kernel = d.kernel('spin_50us')\n"
-        "    for _ in range(50): d.launch(kernel)\n"
-        "    d.context_destroy(context)\n"
-        "for _ in range(5):\n"
-        "    d.primary_context()\n"
-        "    d.launch(d.kernel('spin_50us'))\n"
-        "    d.call('cuDevicePrimaryCtxReset_v2', 0)\n"
-        "print('done')"
-    )
-    assert sandbox.python(code, CUDA_DEVICE_SM_LIMIT="80") == "done"
+    def program() -> None:
+        d, _ = started()
+        k = d.kernel("spin_50us")
+        for _ in range(1500):
+            stream = d.stream()
+            d.launch(k, stream)
+            d.stream_destroy(stream)
+        for _ in range(5):
+            context = d.context_create()
+            kernel = d.kernel("spin_50us")
+            for _ in range(50):
+                d.launch(kernel)
+            d.context_destroy(context)
+        for _ in range(5):
+            d.primary_context()
+            d.launch(d.kernel("spin_50us"))
+            d.call("cuDevicePrimaryCtxReset_v2", 0)
+        print("done")
+
+    assert sandbox.python(program, CUDA_DEVICE_SM_LIMIT="80") == "done"
 
 
 def shares_by_end_of_context(sandbox: Sandbox) -> dict[str, float]:
-    destroyed = (
-        "def launch():\n"
-        "    context = d.context_create()\n"
-        "    d.launch(d.kernel('spin_30ms'))\n"
-        "    d.context_destroy(context)\n"
-        "print(work(3, launch, 30e-3))"
-    )
-    refused = (
-        "context = d.primary_context()\n"
-        "def launch():\n"
-        "    d.launch(k)\n"
-        "    assert d.result('cuCtxDestroy_v2', context) == 'CUDA_ERROR_INVALID_CONTEXT'\n"
-        "    d.synchronize()\n"
-        "print(work(3, launch))"
-    )
-    programs = {code: (sys.executable, "-c", WORK + code) for code in (destroyed, refused)}
+    def destroyed() -> None:
+        d, _ = started()
+
+        def launch() -> None:
+            context = d.context_create()
+            d.launch(d.kernel("spin_30ms"))
+            d.context_destroy(context)
+
+        print(work(d, 3, launch, 30e-3))
+
+    def refused() -> None:
+        d, k = started()
+        context = d.primary_context()
+
+        def launch() -> None:
+            d.launch(k)
+            assert d.result("cuCtxDestroy_v2", context) == "CUDA_ERROR_INVALID_CONTEXT"
+            d.synchronize()
+
+        print(work(d, 3, launch))
+
+    programs = {each.__name__: (sys.executable, "-c", text_of(each)) for each in (destroyed, refused)}
     return each_alone(sandbox, programs, CUDA_DEVICE_SM_LIMIT="20")
 
 
@@ -213,32 +300,39 @@ def test_work_is_charged_until_its_context_is_destroyed_if_it_is(measured: Calla
 @pytest.mark.real_time
 def test_threads(sandbox: Sandbox) -> None:
     """Eight threads, each with streams of its own and the default ones, launch and wait; all end, together limited."""
-    code = WORK + (
-        "import threading\n"
-        "context = d.primary_context()\n"
-        "done = []\n"
-        "def work():\n"
-        "    d.set_current(context)\n"
-        "    k, stream, count, end = d.kernel('spin_500us'), d.stream(), 0, time.monotonic() + 2\n"
-        "    while time.monotonic() < end:\n"
-        "        d.launch(k, stream); d.launch(k); d.launch(k, symbol='cuLaunchKernel_ptsz'); count += 3\n"
-        "        if count % 30 == 0: d.stream_synchronize(stream)\n"
-        "    done.append(count)\n"
-        "threads = [threading.Thread(target=work) for _ in range(8)]\n"
-        "start = time.monotonic()\n"
-        "[t.start() for t in threads]; [t.join() for t in threads]\n"
-        "d.synchronize()\n"
-        "print(json.dumps([len(done), sum(done) * 500e-6 / (time.monotonic() - start)]))"
-    )
-    finished, share = json.loads(sandbox.python(code, CUDA_DEVICE_SM_LIMIT="50"))
+
+    def program() -> None:
+        d, _ = started()
+        context, done = d.primary_context(), []
+
+        def launch_for_2_s() -> None:
+            d.set_current(context)
+            k, stream, count, end = d.kernel("spin_500us"), d.stream(), 0, time.monotonic() + 2
+            while time.monotonic() < end:
+                d.launch(k, stream)
+                d.launch(k)
+                d.launch(k, symbol="cuLaunchKernel_ptsz")
+                count += 3
+                if count % 30 == 0:
+                    d.stream_synchronize(stream)
+            done.append(count)
+
+        threads = [threading.Thread(target=launch_for_2_s) for _ in range(8)]
+        start = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        d.synchronize()
+        print(json.dumps([len(done), sum(done) * 500e-6 / (time.monotonic() - start)]))
+
+    finished, share = json.loads(sandbox.python(program, CUDA_DEVICE_SM_LIMIT="50"))
     assert finished == 8 and share < 0.65
 
 
 def shares_of_containers(sandbox: Sandbox) -> list[float]:
     usages = [{"CUDA_DEVICE_MEMORY_SHARED_CACHE": str(sandbox.folder / f"usage-{name}")} for name in "ab"]
-    return measured_together(
-        [sandbox.start_python(WORK + COMPARED, CUDA_DEVICE_SM_LIMIT="50", **usage) for usage in usages]
-    )
+    return measured_together([sandbox.start_python(compared, CUDA_DEVICE_SM_LIMIT="50", **usage) for usage in usages])
 
 
 @pytest.mark.real_time(measure=shares_of_containers)
@@ -250,8 +344,14 @@ def test_two_containers_take_turns(measured: Callable[[], list[float]]) -> None:
 def change_the_limit(sandbox: Sandbox) -> None:
     limits = sandbox.folder / "limits"
     limits.write_bytes(limits_file.limits_bytes([(sandbox.uuid, Quota(None, 1))]))
-    code = WORK + "print(work(1), flush=True)\nwhile True: input(); print(work(1), flush=True)"
-    with sandbox.start_python(code, VGPURUN_LIMITS_FILE=str(limits)) as process:
+
+    def program() -> None:
+        d, k = started()
+        while True:
+            print(work(d, 1, lambda: d.launch(k)), flush=True)
+            input()
+
+    with sandbox.start_python(program, VGPURUN_LIMITS_FILE=str(limits)) as process:
         assert process.stdin is not None and process.stdout is not None
         assert float(process.stdout.readline()) < 0.1
         limits_file.write_limits(limits, [(sandbox.uuid, Quota(None, 80))])
@@ -276,18 +376,31 @@ def time_after_no_limit(sandbox: Sandbox) -> float:
     """A batch is open when the limit is taken away, and the program waits for the GPU when there is one again."""
     limits = sandbox.folder / "limits"
     limits.write_bytes(limits_file.limits_bytes([(sandbox.uuid, Quota(None, 50))]))
-    code = (
-        "import time\nfrom cuda_driver import *\nd = Driver(); d.start(); k = d.kernel('spin_190us')\n"
-        "for _ in range(3): d.launch(k); d.synchronize()\n"
-        "for _ in range(2): d.launch(k)\n"
-        "print('open', flush=True); input(); end = time.monotonic() + 1\n"
-        "while time.monotonic() < end: d.launch(k)\n"
-        "print('waits', flush=True); d.call('cuStreamSynchronize', None)\n"
-        "input(); began = time.monotonic()\n"
-        "for _ in range(100): d.launch(k); d.call('cuStreamSynchronize', None)\n"
-        "print(time.monotonic() - began, flush=True)"
-    )
-    with sandbox.start_python(code, VGPURUN_LIMITS_FILE=str(limits)) as process:
+
+    def program() -> None:
+        d = Driver()
+        d.start()
+        k = d.kernel("spin_190us")
+        for _ in range(3):
+            d.launch(k)
+            d.synchronize()
+        for _ in range(2):
+            d.launch(k)
+        print("open", flush=True)
+        input()
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            d.launch(k)
+        print("waits", flush=True)
+        d.call("cuStreamSynchronize", None)
+        input()
+        began = time.monotonic()
+        for _ in range(100):
+            d.launch(k)
+            d.call("cuStreamSynchronize", None)
+        print(time.monotonic() - began, flush=True)
+
+    with sandbox.start_python(program, VGPURUN_LIMITS_FILE=str(limits)) as process:
         assert process.stdin is not None and process.stdout is not None
         for said, percent in (("open", None), ("waits", 30)):
             assert process.stdout.readline() == f"{said}\n"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pynvml
 import pytest
 from sandbox import Sandbox
 
+from cuda_driver import Driver, byref, c_uint64
 from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 
@@ -20,25 +22,27 @@ UUIDS = {
 }
 BY_INDEX = {f"CUDA_DEVICE_MEMORY_LIMIT_{index}": f"{DEVICES[name][1]}g" for index, name in enumerate(DEVICES)}
 
-PROGRAM = """
-import json
-from cuda_driver import *
-import pynvml
-d = Driver()
-if d.result("cuInit", 0) != "CUDA_SUCCESS":
-    print("[]"); raise SystemExit
-pynvml.nvmlInit()
-seen = []
-for ordinal in range(d.device_count()):
-    d.primary_context(ordinal)
-    uuid = d.device_uuid(ordinal)
-    held = 0
-    while d.result("cuMemAlloc_v2", byref(c_uint64()), 256 << 20) == "CUDA_SUCCESS": held += 256
-    nvml = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid))
-    totals = sorted({d.device_total_mem(ordinal), d.mem_get_info()[1], nvml.total})
-    seen.append([uuid, totals, nvml.used >> 20, held])
-print(json.dumps(seen))
-"""
+
+def fill_each_device() -> None:
+    """Print of each device what it says of its memory, and what it grants."""
+
+    d = Driver()
+    if d.result("cuInit", 0) != "CUDA_SUCCESS":
+        print("[]")
+        return
+    pynvml.nvmlInit()
+    seen = []
+    for ordinal in range(d.device_count()):
+        d.primary_context(ordinal)
+        uuid = d.device_uuid(ordinal)
+        held = 0
+        while d.result("cuMemAlloc_v2", byref(c_uint64()), 256 << 20) == "CUDA_SUCCESS":
+            held += 256
+        nvml = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+        totals = sorted({d.device_total_mem(ordinal), d.mem_get_info()[1], nvml.total})
+        seen.append([uuid, totals, nvml.used >> 20, held])
+    print(json.dumps(seen))
+
 
 FORMS = [
     ({}, "BAC"),
@@ -80,7 +84,7 @@ def test_limits_go_with_the_device(machine: Sandbox, variables: dict[str, str], 
     limits = machine.folder / "limits"
     limits.write_bytes(limits_file.limits_bytes([(UUIDS[name], Quota(DEVICES[name][1] * GIB)) for name in DEVICES]))
     given = {"VGPURUN_LIMITS_FILE": str(limits)} if source == "file" else BY_INDEX
-    seen = json.loads(machine.python(PROGRAM, **given, **variables))
+    seen = json.loads(machine.python(fill_each_device, **given, **variables))
     expected = []
     for name in names:
         limit_mib = DEVICES[name][1] * 1024
@@ -100,6 +104,11 @@ def test_a_program_lifts_its_limits_only_where_the_file_allows_it(
     limits = machine.folder / "limits"
     quotas = [(UUIDS[name], Quota(GIB)) for name in DEVICES]
     limits.write_bytes(limits_file.limits_bytes(quotas, may_disable))
-    code = "from cuda_driver import *\nd = Driver(); d.start(); print(d.mem_get_info()[1] >> 30)"
-    seen = machine.python(code, VGPURUN_LIMITS_FILE=str(limits), CUDA_DISABLE_CONTROL=asked)
+
+    def program() -> None:
+        d = Driver()
+        d.start()
+        print(d.mem_get_info()[1] >> 30)
+
+    seen = machine.python(program, VGPURUN_LIMITS_FILE=str(limits), CUDA_DISABLE_CONTROL=asked)
     assert seen == ("1" if is_limited else "8")

@@ -3,78 +3,111 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 
+import pynvml
 import pytest
+from refusals import MIB, used_mib
 from sandbox import UUID, Sandbox
 
-MIB = 1 << 20
+from cuda_driver import CudaError, Driver, byref, c_uint64, c_void_p
+from support.programs import text_of
+
 CONTEXT_MIB = 518
 
-PRELUDE = """
-import json
-from cuda_driver import *
-MIB = 1 << 20
-d = Driver()
-d.start()
-used = lambda: d.mem_used() // MIB
-def until_refused(allocate):
-    held, refusal = [], ""
-    while not refusal:
+PATHS = (
+    "plain",
+    "odd",
+    "pitch",
+    "managed",
+    "async",
+    "pool",
+    "physical",
+    "array",
+    "3D array",
+    "mipmapped array",
+)
+
+
+def calls_of(d: Driver, path: str) -> tuple[Callable[[], int], Callable[[int], None]]:
+    """Return what allocates about 100 MiB, and what frees them."""
+    pool = d.pool_create()
+    return {
+        "plain": (lambda: d.mem_alloc(100 * MIB), d.mem_free),
+        "odd": (lambda: d.mem_alloc(99 * MIB + 1), d.mem_free),
+        "pitch": (lambda: d.mem_alloc_pitch(1000 * 1000, 105)[0], d.mem_free),
+        "managed": (lambda: d.mem_alloc_managed(100 * MIB), d.mem_free),
+        "async": (lambda: d.mem_alloc_async(100 * MIB), d.mem_free_async),
+        "pool": (lambda: d.mem_alloc_async(100 * MIB, pool=pool), d.mem_free_async),
+        "physical": (lambda: d.mem_create(100 * MIB), d.mem_release),
+        "array": (lambda: d.array(2560, 2560), d.array_destroy),
+        "3D array": (lambda: d.array_3d(256, 256, 100), d.array_destroy),
+        "mipmapped array": (lambda: d.mipmapped_array(2560, 2560, 1), d.mipmapped_array_destroy),
+    }[path]
+
+
+def started() -> Driver:
+    d = Driver()
+    d.start()
+    return d
+
+
+def until_refused(allocate: Callable[[], int]) -> tuple[list[int], str]:
+    """Return all that is granted, and the name of the error then."""
+    held: list[int] = []
+    while True:
         try:
             held.append(allocate())
         except CudaError as error:
-            refusal = error.name
-    return held, refusal
-"""
+            return held, error.name
 
-PATHS = {
-    "plain": ("lambda: d.mem_alloc(100 * MIB)", "d.mem_free"),
-    "odd": ("lambda: d.mem_alloc(99 * MIB + 1)", "d.mem_free"),
-    "pitch": ("lambda: d.mem_alloc_pitch(1000 * 1000, 105)[0]", "d.mem_free"),
-    "managed": ("lambda: d.mem_alloc_managed(100 * MIB)", "d.mem_free"),
-    "async": ("lambda: d.mem_alloc_async(100 * MIB)", "d.mem_free_async"),
-    "pool": ("lambda: d.mem_alloc_async(100 * MIB, pool=pool)", "d.mem_free_async"),
-    "physical": ("lambda: d.mem_create(100 * MIB)", "d.mem_release"),
-    "array": ("lambda: d.array(2560, 2560)", "d.array_destroy"),
-    "3D array": ("lambda: d.array_3d(256, 256, 100)", "d.array_destroy"),
-    "mipmapped array": ("lambda: d.mipmapped_array(2560, 2560, 1)", "d.mipmapped_array_destroy"),
-}
+
+def granted(d: Driver) -> int:
+    """Fill the device, and return how many times 100 MiB fit."""
+    return len(until_refused(lambda: d.mem_alloc(100 * MIB))[0])
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_refused_past_the_limit_and_given_back(sandbox: Sandbox, path: str) -> None:
-    allocate, free = PATHS[path]
-    code = PRELUDE + (
-        f"pool = d.pool_create()\n"
-        f"first, refusal = until_refused({allocate})\n"
-        f"at_refusal = used()\n"
-        f"for each in first: {free}(each)\n"
-        f"d.synchronize()\n"
-        f"afterwards = used()\n"
-        f"again, _ = until_refused({allocate})\n"
-        f"print(json.dumps([len(first), refusal, at_refusal, afterwards, len(again)]))"
+    def program() -> None:
+        d = started()
+        allocate, free = calls_of(d, path)
+        first, refusal = until_refused(allocate)
+        at_refusal_mib = used_mib(d)
+        for each in first:
+            free(each)
+        d.synchronize()
+        afterwards_mib = used_mib(d)
+        again, _ = until_refused(allocate)
+        print(json.dumps([len(first), refusal, at_refusal_mib, afterwards_mib, len(again)]))
+
+    first, refusal, at_refusal_mib, afterwards_mib, again = json.loads(
+        sandbox.python(program, CUDA_DEVICE_MEMORY_LIMIT="2g")
     )
-    granted, refusal, at_refusal_mib, afterwards_mib, again = json.loads(
-        sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g")
-    )
-    assert (granted, refusal, again) == (15, "CUDA_ERROR_OUT_OF_MEMORY", 15)
+    assert (first, refusal, again) == (15, "CUDA_ERROR_OUT_OF_MEMORY", 15)
     assert CONTEXT_MIB + 1500 <= at_refusal_mib <= 2048
     assert afterwards_mib == CONTEXT_MIB
 
 
 def test_the_view(sandbox: Sandbox) -> None:
-    code = PRELUDE + (
-        "import pynvml\n"
-        "pynvml.nvmlInit()\n"
-        "handle = pynvml.nvmlDeviceGetHandleByIndex(0)\n"
-        "address = d.mem_alloc(500 * MIB)\n"
-        "v1 = pynvml.nvmlDeviceGetMemoryInfo(handle)\n"
-        "v2 = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)\n"
-        "print(json.dumps([[x // MIB for x in each] for each in (\n"
-        "  d.mem_get_info()[::-1], [d.device_total_mem(0), d.device_total_mem(1)],\n"
-        "  [v1.total, v1.used, v1.free], [v2.total, v2.used, v2.free, v2.reserved])]))"
-    )
-    cuda, totals, v1, v2 = json.loads(sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT_0="2g"))
+
+    def program() -> None:
+        d = started()
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        d.mem_alloc(500 * MIB)
+        v1 = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        v2 = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+        shown = (
+            d.mem_get_info()[::-1],
+            [d.device_total_mem(0), d.device_total_mem(1)],
+            [v1.total, v1.used, v1.free],
+            [v2.total, v2.used, v2.free, v2.reserved],
+        )
+        print(json.dumps([[size // MIB for size in each] for each in shown]))
+
+    cuda, totals, v1, v2 = json.loads(sandbox.python(program, CUDA_DEVICE_MEMORY_LIMIT_0="2g"))
     used_mib = CONTEXT_MIB + 500
     assert cuda == [2048, 2048 - used_mib]
     assert totals == [2048, 8192]
@@ -83,88 +116,110 @@ def test_the_view(sandbox: Sandbox) -> None:
 
 
 def test_a_request_larger_than_the_device(sandbox: Sandbox) -> None:
-    code = PRELUDE + "print([d.result('cuMemAlloc_v2', byref(c_uint64()), size) for size in (1 << 40, 2**64 - 1, 0)])"
-    names = sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g")
+
+    def program() -> None:
+        d = started()
+        print([d.result("cuMemAlloc_v2", byref(c_uint64()), size) for size in (1 << 40, 2**64 - 1, 0)])
+
+    names = sandbox.python(program, CUDA_DEVICE_MEMORY_LIMIT="2g")
     assert names == str(["CUDA_ERROR_OUT_OF_MEMORY"] * 2 + ["CUDA_ERROR_INVALID_VALUE"])
 
 
 def test_errors_stay_the_drivers(sandbox: Sandbox) -> None:
-    code = (
-        "from cuda_driver import *\n"
-        "d = Driver()\n"
-        "results = [d.result('cuMemAlloc_v2', byref(c_uint64()), 4096), d.result('cuMemGetInfo_v2', None, None)]\n"
-        "d.init()\n"
-        "results += [d.result('cuMemAlloc_v2', byref(c_uint64()), 4096)]\n"
-        "d.primary_context()\n"
-        "results += [d.result('cuMemAlloc_v2', None, 4096), d.result('cuMemFree_v2', 12345),\n"
-        "            d.result('cuMemGetInfo_v2', None, None), d.result('cuDeviceTotalMem_v2', None, 0),\n"
-        "            d.result('cuMemAllocAsync', None, 4096, None), d.result('cuMemCreate', None, 2 << 20, None, 0),\n"
-        "            d.result('cuLaunchKernelEx', None, None, None, None)]\n"
-        "print(results)"
-    )
+
+    def program() -> None:
+        d = Driver()
+        results = [d.result("cuMemAlloc_v2", byref(c_uint64()), 4096), d.result("cuMemGetInfo_v2", None, None)]
+        d.init()
+        results += [d.result("cuMemAlloc_v2", byref(c_uint64()), 4096)]
+        d.primary_context()
+        results += [
+            d.result("cuMemAlloc_v2", None, 4096),
+            d.result("cuMemFree_v2", 12345),
+            d.result("cuMemGetInfo_v2", None, None),
+            d.result("cuDeviceTotalMem_v2", None, 0),
+            d.result("cuMemAllocAsync", None, 4096, None),
+            d.result("cuMemCreate", None, 2 << 20, None, 0),
+            d.result("cuLaunchKernelEx", None, None, None, None),
+        ]
+        print(results)
+
     limits = {"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DEVICE_SM_LIMIT": "50"}
-    assert sandbox.python(code, **limits) == sandbox.python(code, LD_PRELOAD="")
+    assert sandbox.python(program, **limits) == sandbox.python(program, LD_PRELOAD="")
 
 
 def test_the_refused_call_leaves_its_output_alone(sandbox: Sandbox) -> None:
-    code = PRELUDE + (
-        "values = []\n"
-        "for call, rest in (('cuMemAlloc_v2', ()), ('cuMemAllocAsync', (None,)), ('cuMemAllocManaged', (1,))):\n"
-        "    output = c_uint64(77)\n"
-        "    d.result(call, byref(output), 4 << 30, *rest)\n"
-        "    values.append(output.value)\n"
-        "print(values)"
-    )
-    assert sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g") == "[77, 77, 77]"
+
+    def program() -> None:
+        d, values = started(), []
+        for call, rest in (("cuMemAlloc_v2", ()), ("cuMemAllocAsync", (None,)), ("cuMemAllocManaged", (1,))):
+            output = c_uint64(77)
+            d.result(call, byref(output), 4 << 30, *rest)
+            values.append(output.value)
+        print(values)
+
+    assert sandbox.python(program, CUDA_DEVICE_MEMORY_LIMIT="2g") == "[77, 77, 77]"
 
 
 def test_physical_memory_lives_as_long_as_a_handle_or_a_mapping(sandbox: Sandbox) -> None:
-    code = PRELUDE + (
-        "size = 100 * MIB\n"
-        "seen = []\n"
-        "note = lambda: seen.append(used() - 518)\n"
-        "handle = d.mem_create(size); note()\n"
-        "address = d.address_reserve(size)\n"
-        "d.mem_map(address, size, handle); note()\n"
-        "d.mem_release(handle); note()\n"  # still mapped
-        "d.mem_unmap(address, size); note()\n"
-        "handle = d.mem_create(size)\n"
-        "d.mem_map(address, size, handle)\n"
-        "retained = c_uint64()\n"
-        "d.call('cuMemRetainAllocationHandle', byref(retained), c_void_p(address))\n"
-        "d.mem_unmap(address, size); note()\n"
-        "d.mem_release(retained.value); note()\n"
-        "d.mem_release(handle); note()\n"
-        "print(seen)"
-    )
-    assert sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g") == "[100, 100, 100, 0, 100, 100, 0]"
+
+    def program() -> None:
+        d, size, seen = started(), 100 * MIB, []
+
+        def note() -> None:
+            seen.append(used_mib(d) - CONTEXT_MIB)
+
+        handle = d.mem_create(size)
+        note()
+        address = d.address_reserve(size)
+        d.mem_map(address, size, handle)
+        note()
+        d.mem_release(handle)
+        note()  # still mapped
+        d.mem_unmap(address, size)
+        note()
+        handle = d.mem_create(size)
+        d.mem_map(address, size, handle)
+        retained = c_uint64()
+        d.call("cuMemRetainAllocationHandle", byref(retained), c_void_p(address))
+        d.mem_unmap(address, size)
+        note()
+        d.mem_release(retained.value)
+        note()
+        d.mem_release(handle)
+        note()
+        print(seen)
+
+    assert sandbox.python(program, CUDA_DEVICE_MEMORY_LIMIT="2g") == "[100, 100, 100, 0, 100, 100, 0]"
 
 
 def test_physical_memory_needs_no_context(sandbox: Sandbox) -> None:
-    code = (
-        "from cuda_driver import *\n"
-        "d = Driver(); d.init()\n"
-        "held = 0\n"
-        "try:\n"
-        "    while True: d.mem_create(100 << 20); held += 1\n"
-        "except CudaError as error: print(held, error.name)"
-    )
-    assert sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g") == "20 CUDA_ERROR_OUT_OF_MEMORY"
+
+    def program() -> None:
+        d = Driver()
+        d.init()
+        held, refusal = until_refused(lambda: d.mem_create(100 << 20))
+        print(len(held), refusal)
+
+    assert sandbox.python(program, CUDA_DEVICE_MEMORY_LIMIT="2g") == "20 CUDA_ERROR_OUT_OF_MEMORY"
 
 
 def test_limits_go_by_device(sandbox: Sandbox) -> None:
-    code = PRELUDE + (
-        "granted = []\n"
-        "for device in (0, 1):\n"
-        "    d.primary_context(device)\n"
-        "    granted.append([len(until_refused(lambda: d.mem_alloc(100 * MIB))[0]), d.mem_get_info()[1] // MIB])\n"
-        "print(granted)"
-    )
+
+    def program() -> None:
+        d, seen = started(), []
+        for device in (0, 1):
+            d.primary_context(device)
+            seen.append([granted(d), d.mem_get_info()[1] // MIB])
+        print(seen)
+
+    def print_total() -> None:
+        print(started().mem_get_info()[1] // MIB)
+
     limits = {"CUDA_DEVICE_MEMORY_LIMIT_0": "2g", "CUDA_DEVICE_MEMORY_LIMIT_1": "50%"}
-    assert sandbox.python(code, **limits) == str([[15, 2048], [35, 4096]])
+    assert sandbox.python(program, **limits) == str([[15, 2048], [35, 4096]])
     # The index is NVML's: it stays with the device when CUDA numbers it differently.
-    only_second = sandbox.python(PRELUDE + "print(d.mem_get_info()[1] // MIB)", CUDA_VISIBLE_DEVICES="1", **limits)
-    assert only_second == "4096"
+    assert sandbox.python(print_total, CUDA_VISIBLE_DEVICES="1", **limits) == "4096"
 
 
 @pytest.mark.parametrize(
@@ -180,20 +235,25 @@ def test_limits_go_by_device(sandbox: Sandbox) -> None:
     ],
 )
 def test_values_of_the_variables(sandbox: Sandbox, limits: dict[str, str], total_mib: int, line: str) -> None:
-    import sys
+    def program() -> None:
+        d = Driver()
+        d.init()
+        print(d.device_total_mem() >> 20)
 
-    code = "from cuda_driver import *\nd = Driver(); d.init()\nprint(d.device_total_mem() >> 20)"
-    result = sandbox.run([sys.executable, "-c", code], **limits)
+    result = sandbox.run([sys.executable, "-c", text_of(program)], **limits)
     assert result.stdout.strip() == str(total_mib)
     assert (line in result.stderr) if line else (result.stderr == "")
     assert len(result.stderr.splitlines()) == (1 if line else 0)
 
 
 def test_a_refusal_explains_itself_once(sandbox: Sandbox) -> None:
-    import sys
+    def program() -> None:
+        d = started()
+        for _ in range(5):
+            d.result("cuMemAlloc_v2", byref(c_uint64()), 3 << 30)
 
-    code = PRELUDE + "[d.result('cuMemAlloc_v2', byref(c_uint64()), 3 << 30) for _ in range(5)]"
-    result = sandbox.run([sys.executable, "-c", code], CUDA_DEVICE_MEMORY_LIMIT="2g")
+    command = [sys.executable, "-c", text_of(program)]
+    result = sandbox.run(command, CUDA_DEVICE_MEMORY_LIMIT="2g")
     assert len(result.stderr.splitlines()) == 1
     for word in (
         UUID,
@@ -204,77 +264,94 @@ def test_a_refusal_explains_itself_once(sandbox: Sandbox) -> None:
         "limit 2048 MiB",
     ):
         assert word in result.stderr
-    assert sandbox.run([sys.executable, "-c", code], CUDA_DEVICE_MEMORY_LIMIT="2g", LIBCUDA_LOG_LEVEL="0").stderr == ""
+    assert sandbox.run(command, CUDA_DEVICE_MEMORY_LIMIT="2g", LIBCUDA_LOG_LEVEL="0").stderr == ""
 
 
 def test_contexts_count_and_are_refused(sandbox: Sandbox) -> None:
     """Each takes 518 MiB of the device: three fit into 2 GiB, and one that is destroyed makes room for another."""
-    code = (
-        "from cuda_driver import *\n"
-        "d = Driver(); d.init()\n"
-        "contexts = [d.context_create() for _ in range(3)]\n"
-        "refused = [d.result('cuCtxCreate_v2', byref(c_void_p()), 0, 0),\n"
-        "           d.result('cuDevicePrimaryCtxRetain', byref(c_void_p()), 0)]\n"
-        "d.context_destroy(contexts.pop())\n"
-        "d.primary_context(); d.primary_context()\n"
-        "print(refused, d.mem_get_info()[0] >> 20)"
-    )
+
+    def program() -> None:
+        d = Driver()
+        d.init()
+        contexts = [d.context_create() for _ in range(3)]
+        refused = [
+            d.result("cuCtxCreate_v2", byref(c_void_p()), 0, 0),
+            d.result("cuDevicePrimaryCtxRetain", byref(c_void_p()), 0),
+        ]
+        d.context_destroy(contexts.pop())
+        d.primary_context()
+        d.primary_context()
+        print(refused, d.mem_get_info()[0] >> 20)
+
     refused = ["CUDA_ERROR_OUT_OF_MEMORY"] * 2
-    assert sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g") == f"{refused} {2048 - 3 * CONTEXT_MIB}"
+    assert sandbox.python(program, CUDA_DEVICE_MEMORY_LIMIT="2g") == f"{refused} {2048 - 3 * CONTEXT_MIB}"
 
 
 def test_what_ends_with_its_context_is_given_back(sandbox: Sandbox) -> None:
     """Destroyed, released for the last time, or reset: the allocations are gone without having been freed."""
-    code = PRELUDE + (
-        "d.call('cuDevicePrimaryCtxRelease_v2', 0)\n"
-        "answers = []\n"
-        "def fill():\n"
-        "    answers.append(len(until_refused(lambda: d.mem_alloc(100 * MIB))[0]))\n"
-        "for _ in range(2):\n"
-        "    context = d.context_create(); fill(); d.context_destroy(context)\n"
-        "    d.primary_context(); fill(); d.primary_context_release()\n"
-        "    d.primary_context(); fill(); d.call('cuDevicePrimaryCtxReset_v2', 0)\n"
-        "print(answers)"
-    )
-    assert sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g") == str([15] * 6)
+
+    def program() -> None:
+        d, answers = started(), []
+        d.call("cuDevicePrimaryCtxRelease_v2", 0)
+        for _ in range(2):
+            context = d.context_create()
+            answers.append(granted(d))
+            d.context_destroy(context)
+            d.primary_context()
+            answers.append(granted(d))
+            d.primary_context_release()
+            d.primary_context()
+            answers.append(granted(d))
+            d.call("cuDevicePrimaryCtxReset_v2", 0)
+        print(answers)
+
+    assert sandbox.python(program, CUDA_DEVICE_MEMORY_LIMIT="2g") == str([15] * 6)
 
 
-BOUND = {
-    "sparse array, unmapped": (
-        "handle = d.mem_create(1000 * MIB, tile_pool=True); array = d.sparse_array(4096, 4096)",
-        "d.map_tiles(array, handle)",
-        "d.map_tiles(array, 0)",
-    ),
-    "sparse array, destroyed": (
-        "handle = d.mem_create(1000 * MIB, tile_pool=True); array = d.sparse_array(4096, 4096)",
-        "d.map_tiles(array, handle)",
-        "d.array_destroy(array)",
-    ),
-    "multicast object": (
-        "handle = d.mem_create(1000 * MIB); team = d.multicast(1000 * MIB)",
-        "d.call('cuMulticastBindMem', team, 0, handle, 0, 1000 * MIB, 0)",
-        "d.call('cuMulticastUnbind', team, 0, 0, 1000 * MIB)",
-    ),
-    "multicast object, by address": (
-        "handle = d.mem_create(1000 * MIB); team = d.multicast(1000 * MIB); address = d.address_reserve(1000 * MIB)\n"
-        "d.mem_map(address, 1000 * MIB, handle)",
-        "d.call('cuMulticastBindAddr', team, 0, address, 1000 * MIB, 0); d.mem_unmap(address, 1000 * MIB)",
-        "d.mem_release(team)",
-    ),
-}
+BOUND = (
+    "sparse array, unmapped",
+    "sparse array, destroyed",
+    "multicast object",
+    "multicast object, by address",
+)
+
+
+def made_to_bind(d: Driver, kind: str) -> tuple[int, Callable[[], None], Callable[[], None]]:
+    """Return the handle of 1000 MiB, what binds them to an object, and what ends that."""
+    size = 1000 * MIB
+    if kind.startswith("sparse array"):
+        handle, array = d.mem_create(size, tile_pool=True), d.sparse_array(4096, 4096)
+        ends = {"unmapped": lambda: d.map_tiles(array, 0), "destroyed": lambda: d.array_destroy(array)}
+        return handle, lambda: d.map_tiles(array, handle), ends[kind.split(", ")[1]]
+    handle, team = d.mem_create(size), d.multicast(size)
+    if kind == "multicast object":
+        return (
+            handle,
+            lambda: d.call("cuMulticastBindMem", team, 0, handle, 0, size, 0),
+            lambda: d.call("cuMulticastUnbind", team, 0, 0, size),
+        )
+    address = d.address_reserve(size)
+    d.mem_map(address, size, handle)
+
+    def bind() -> None:
+        d.call("cuMulticastBindAddr", team, 0, address, size, 0)
+        d.mem_unmap(address, size)
+
+    return handle, bind, lambda: d.mem_release(team)
 
 
 @pytest.mark.parametrize("kind", BOUND)
 def test_bound_memory_stays_counted(sandbox: Sandbox, kind: str) -> None:
     """The driver keeps it when its handle and its mappings are gone."""
-    make, bind, unbind = BOUND[kind]
-    code = PRELUDE + (
-        f"{make}\n"
-        "d.array_destroy(d.array(128, 128))  # NVML has just been asked\n"
-        f"{bind}\nd.mem_release(handle)\n"
-        "first, _ = until_refused(lambda: d.mem_alloc(100 * MIB))\n"
-        f"shown = used()\n{unbind}\n"
-        "second, _ = until_refused(lambda: d.mem_alloc(100 * MIB))\n"
-        "print(json.dumps([len(first), shown, len(second)]))"
-    )
-    assert json.loads(sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g")) == [5, 518 + 1000 + 500, 10]
+
+    def program() -> None:
+        d = started()
+        handle, bind, unbind = made_to_bind(d, kind)
+        d.array_destroy(d.array(128, 128))  # NVML has just been asked
+        bind()
+        d.mem_release(handle)
+        first, shown_mib = granted(d), used_mib(d)
+        unbind()
+        print(json.dumps([first, shown_mib, granted(d)]))
+
+    assert json.loads(sandbox.python(program, CUDA_DEVICE_MEMORY_LIMIT="2g")) == [5, 518 + 1000 + 500, 10]

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pynvml
 import pytest
 from sandbox import Sandbox
 
+from cuda_driver import Driver, byref, c_uint64
+from support.programs import text_of
 from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 
@@ -30,29 +33,35 @@ devices:
     memory_mib: 20480
 """
 
-PROGRAM = """
-import json
-from cuda_driver import *
-import pynvml
-d = Driver()
-d.call("cuInit", 0)
-d.primary_context(0)
-held = 0
-while d.result("cuMemAlloc_v2", byref(c_uint64()), 256 << 20) == "CUDA_SUCCESS": held += 256
-pynvml.nvmlInit()
-cards = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-card = next(each for each in cards if pynvml.nvmlDeviceGetUUID(each) == sys.argv[1])
-instances = [pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index) for index in range(2)]
-nvml = {pynvml.nvmlDeviceGetUUID(each): pynvml.nvmlDeviceGetMemoryInfo(each) for each in instances}
-uuid = d.device_uuid(0).replace("GPU-", "MIG-")
-listed = pynvml.nvmlDeviceGetComputeRunningProcesses(instances[list(nvml).index(uuid)])
-print(json.dumps({
-    "count": d.device_count(), "uuid": uuid, "held_mib": held, "total": d.mem_get_info()[1],
-    "nvml_total": nvml[uuid].total, "nvml_used": nvml[uuid].used,
-    "card_total": pynvml.nvmlDeviceGetMemoryInfo(card).total,
-    "processes": [[each.pid == os.getpid(), each.usedGpuMemory == nvml[uuid].used] for each in listed],
-}))
-"""
+
+def fill_and_tell() -> None:
+    """Fill an instance and print how it and its card, whose UUID is the argument, look then."""
+    d = Driver()
+    d.start()
+    held = 0
+    while d.result("cuMemAlloc_v2", byref(c_uint64()), 256 << 20) == "CUDA_SUCCESS":
+        held += 256
+    pynvml.nvmlInit()
+    cards = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    card = next(each for each in cards if pynvml.nvmlDeviceGetUUID(each) == sys.argv[1])
+    instances = [pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index) for index in range(2)]
+    nvml = {pynvml.nvmlDeviceGetUUID(each): pynvml.nvmlDeviceGetMemoryInfo(each) for each in instances}
+    uuid = d.device_uuid(0).replace("GPU-", "MIG-")
+    listed = pynvml.nvmlDeviceGetComputeRunningProcesses(instances[list(nvml).index(uuid)])
+    found = {
+        "count": d.device_count(),
+        "uuid": uuid,
+        "held_mib": held,
+        "total": d.mem_get_info()[1],
+        "nvml_total": nvml[uuid].total,
+        "nvml_used": nvml[uuid].used,
+        "card_total": pynvml.nvmlDeviceGetMemoryInfo(card).total,
+        "processes": [[each.pid == os.getpid(), each.usedGpuMemory == nvml[uuid].used] for each in listed],
+    }
+    print(json.dumps(found))
+
+
+PROGRAM = [sys.executable, "-c", text_of(fill_and_tell), CARD]
 
 
 @pytest.fixture
@@ -63,7 +72,7 @@ def machine(sandbox: Sandbox) -> Sandbox:
 
 
 def fill(machine: Sandbox, **variables: str) -> dict[str, object]:
-    result = machine.run([sys.executable, "-c", "import os, sys\n" + PROGRAM, CARD], **variables)
+    result = machine.run(PROGRAM, **variables)
     assert result.returncode == 0, result.stderr
     return dict(json.loads(result.stdout), stderr=result.stderr)
 
@@ -86,10 +95,7 @@ def test_limits_in_a_file_are_the_instances(machine: Sandbox, named: str | None,
 def test_an_instance_that_is_not_in_the_file_is_nobodys(machine: Sandbox) -> None:
     limits = machine.folder / "limits"
     limits.write_bytes(limits_file.limits_bytes([(LARGE, Quota(2 * GIB))]))
-    result = machine.run(
-        [sys.executable, "-c", "import os, sys\n" + PROGRAM, CARD],
-        VGPURUN_LIMITS_FILE=str(limits), CUDA_VISIBLE_DEVICES=SMALL,
-    )  # fmt: skip
+    result = machine.run(PROGRAM, VGPURUN_LIMITS_FILE=str(limits), CUDA_VISIBLE_DEVICES=SMALL)
     assert result.returncode != 0 and f"{SMALL} was not granted" in result.stderr
 
 
@@ -119,8 +125,7 @@ class TestCommandLine:
 
     @pytest.mark.parametrize("name", ["1:1", f"device={LARGE}"], ids=["number", "UUID"])
     def test_an_instance_by_name(self, environment: dict[str, str], name: str) -> None:
-        program = ["--", sys.executable, "-c", "import os, sys\n" + PROGRAM, CARD]
-        result = self.vgpurun(environment, "local", "--gpus", name, "--mem", "2g", *program)
+        result = self.vgpurun(environment, "local", "--gpus", name, "--mem", "2g", "--", *PROGRAM)
         assert result.returncode == 0, result.stderr
         seen = json.loads(result.stdout)
         assert (seen["uuid"], seen["total"], seen["nvml_total"]) == (LARGE, 2 * GIB, 2 * GIB)

@@ -6,15 +6,19 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pynvml as nvml
 import pytest
 from sandbox import UUID, Sandbox
-from together import COMPARED, WORK, measured_together
+from together import compared, measured_together
 
+from cuda_driver import CudaError, Driver
 from support import assert_measured
+from support.programs import text_of
 from vgpurun import abi
 from vgpurun.errors import LimitError
 from vgpurun.limits import limits_file, usage_file
@@ -25,38 +29,52 @@ MIB = 1 << 20
 CONTEXT_MIB = 518
 OTHER = UUID.replace("aaaa", "bbbb")
 
-# Answers each line: a number of MiB is allocated, `launch` runs a kernel, `close` takes what is open, `fork` and `exec`
-# go on in another process, else it shows its view.
-PROGRAM = """
-import json, os, sys, time, pynvml as nvml
-from cuda_driver import *
-d = Driver(); d.start(); kernel = 0
-nvml.nvmlInit(); handle = nvml.nvmlDeviceGetHandleByIndex(0)
-for line in sys.stdin:
-    line = line.strip()
-    answer = "ok"
-    if line.isdigit():
-        try: d.mem_alloc(int(line) << 20)
-        except CudaError as error: answer = error.name
-    elif line == "launch":
-        kernel = kernel or d.kernel("work_1ms"); d.launch(kernel); d.synchronize()
-    elif line == "close":
-        os.closerange(3, 4096)
-    elif line == "fork":
-        parent = os.getpid()
-        if os.fork() > 0: os._exit(0)
-        while os.getppid() == parent: time.sleep(0.001)
-    elif line == "exec":
-        print(json.dumps("ok"), flush=True)
-        os.execv(sys.executable, [sys.executable, "-u", "-c", os.environ["PROGRAM"]])
-    else:
-        free, total = d.mem_get_info()
-        info = nvml.nvmlDeviceGetMemoryInfo(handle)
-        seen = [each >> 20 for each in (info.total, info.free, info.used)]
-        answer = {"total": total >> 20, "free": free >> 20, "nvml": seen}
-    print(json.dumps(answer), flush=True)
-"""
-SIZE = "from cuda_driver import *\nd = Driver(); d.init(); print(d.device_total_mem() >> 20)"
+
+def answer() -> None:
+    """Answer each line.
+
+    A number of MiB is allocated, `launch` runs a kernel, `close` takes what is open, `fork` and `exec` go on in another
+    process, else it shows its view.
+    """
+    d, kernel = Driver(), 0
+    d.start()
+    nvml.nvmlInit()
+    handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    for line in sys.stdin:
+        line = line.strip()
+        said: object = "ok"
+        if line.isdigit():
+            try:
+                d.mem_alloc(int(line) << 20)
+            except CudaError as error:
+                said = error.name
+        elif line == "launch":
+            kernel = kernel or d.kernel("work_1ms")
+            d.launch(kernel)
+            d.synchronize()
+        elif line == "close":
+            os.closerange(3, 4096)
+        elif line == "fork":
+            parent = os.getpid()
+            if os.fork() > 0:
+                os._exit(0)
+            while os.getppid() == parent:
+                time.sleep(0.001)
+        elif line == "exec":
+            print(json.dumps("ok"), flush=True)
+            os.execv(sys.executable, [sys.executable, "-u", "-c", os.environ["PROGRAM"]])
+        else:
+            free, total = d.mem_get_info()
+            info = nvml.nvmlDeviceGetMemoryInfo(handle)
+            seen = [each >> 20 for each in (info.total, info.free, info.used)]
+            said = {"total": total >> 20, "free": free >> 20, "nvml": seen}
+        print(json.dumps(said), flush=True)
+
+
+def size() -> None:
+    d = Driver()
+    d.init()
+    print(d.device_total_mem() >> 20)
 
 
 class Program:
@@ -83,11 +101,11 @@ class Program:
 @contextmanager
 def program(sandbox: Sandbox, variables: dict[str, str], **more: str) -> Iterator[Program]:
     messages = sandbox.folder / f"messages-{len(list(sandbox.folder.iterdir()))}"
-    environment = sandbox.variables(**variables, PROGRAM=PROGRAM, **more)
+    environment = sandbox.variables(**variables, PROGRAM=text_of(answer), **more)
     with (
         messages.open("w") as errors,
         subprocess.Popen(
-            [sys.executable, "-u", "-c", PROGRAM],
+            [sys.executable, "-u", "-c", text_of(answer)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -124,7 +142,7 @@ def refusals(shares: Sequence[Share]) -> list[int]:
 
 
 def mib(*sizes: int) -> list[Quota]:
-    return [Quota(size * MIB) for size in sizes]
+    return [Quota(each * MIB) for each in sizes]
 
 
 @pytest.mark.parametrize("sizes", [(4096, 2048), (4096, 3072, 3000, 2048), (2048, 2048, 2048, 2048)])
@@ -226,7 +244,7 @@ def test_new_limits_of_the_parent_reach_a_child_that_runs(sandbox: Sandbox, tmp_
 def test_a_lost_parent_is_no_way_out(sandbox: Sandbox, tmp_path: Path) -> None:
     shares, variables = make_shares(tmp_path, *mib(4096, 2048))
     (shares[1].folder / "parent").unlink()
-    result = sandbox.run([sys.executable, "-c", SIZE], **variables)
+    result = sandbox.run([sys.executable, "-c", text_of(size)], **variables)
     assert result.stdout == "0\n"
     assert "parent/etc/limits: No such file or directory; nothing is granted" in result.stderr
 
@@ -242,7 +260,7 @@ def test_what_is_no_limits_file_is_not_waited_for(sandbox: Sandbox, tmp_path: Pa
         named.mkdir()
     else:
         named.symlink_to({"device": "/dev/zero", "another's": "/etc/passwd"}.get(kind, named))
-    result = sandbox.run([sys.executable, "-c", SIZE], **variables)
+    result = sandbox.run([sys.executable, "-c", text_of(size)], **variables)
     assert result.stdout == "0\n", result.stderr
     assert "nothing is granted" in result.stderr
 
@@ -257,7 +275,7 @@ def test_a_fifth_level_is_refused(sandbox: Sandbox, tmp_path: Path) -> None:
     limits_file_of_first.write_bytes(limits_file.limits_bytes(shares[0].quotas, has_parent=True))
     write_share(tmp_path / "outside", [(UUID, Quota(8192 * MIB))], None)
     (shares[0].folder / "parent").symlink_to(tmp_path / "outside")
-    result = sandbox.run([sys.executable, "-c", SIZE], **variables)
+    result = sandbox.run([sys.executable, "-c", text_of(size)], **variables)
     assert result.stdout == "0\n"
     assert "more than 4 shares within each other; nothing is granted" in result.stderr
 
@@ -277,15 +295,15 @@ def test_devices_may_have_other_places_in_the_parent(sandbox: Sandbox, tmp_path:
     write_share(tmp_path / "outer", [(OTHER, Quota(3072 * MIB)), (UUID, Quota(2048 * MIB))], None)
     outer = share_of(tmp_path / "outer")
     variables = write_share(tmp_path / "inner", [(UUID, Quota()), (OTHER, Quota())], outer)
-    code = """
-import ctypes
-from cuda_driver import *
-d = Driver(); d.init()
-print([d.device_total_mem(i) >> 20 for i in (0, 1)])
-"""
-    assert sandbox.python(code, **variables) == "[2048, 3072]"
+
+    def sizes() -> None:
+        d = Driver()
+        d.init()
+        print([d.device_total_mem(i) >> 20 for i in (0, 1)])
+
+    assert sandbox.python(sizes, **variables) == "[2048, 3072]"
     (tmp_path / "outer/etc/limits").write_bytes(limits_file.limits_bytes([(OTHER, Quota(3072 * MIB))]))
-    assert sandbox.python(code, **variables) == "[0, 3072]"
+    assert sandbox.python(sizes, **variables) == "[0, 3072]"
 
 
 def test_limits_are_lifted_only_where_all_levels_let_them_be(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -294,11 +312,11 @@ def test_limits_are_lifted_only_where_all_levels_let_them_be(sandbox: Sandbox, t
     for share, has_parent, total in ((shares[1], True, "2048"), (shares[0], False, "8192")):
         path = share.folder / "etc" / "limits"
         path.write_bytes(limits_file.limits_bytes(share.quotas, may_disable=True, has_parent=has_parent))
-        assert sandbox.python(SIZE, **lifted) == total
+        assert sandbox.python(size, **lifted) == total
 
 
 def start_all(sandbox: Sandbox, places: Sequence[dict[str, str]]) -> list[subprocess.Popen[str]]:
-    return [sandbox.start_python(WORK + COMPARED, **variables) for variables in places]
+    return [sandbox.start_python(compared, **variables) for variables in places]
 
 
 @pytest.mark.real_time

@@ -16,9 +16,11 @@ from pathlib import Path
 
 import pytest
 from sandbox import UUID, Sandbox
-from together import COMPARED, WORK, measured_together
+from together import compared, measured_together, work
 
+from cuda_driver import Driver
 from support import assert_measured
+from support.programs import Program, text_of
 from vgpurun.limits import limits_file
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
@@ -27,13 +29,13 @@ pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("busy_gpu")]
 
 
 @contextmanager
-def tenant(sandbox: Sandbox, name: str, quota: Quota, code: str = WORK + COMPARED) -> Iterator[subprocess.Popen[str]]:
+def tenant(sandbox: Sandbox, name: str, quota: Quota, program: Program = compared) -> Iterator[subprocess.Popen[str]]:
     """A program under a limits file and a usage file of its own, as in a container of its own."""
     limits = sandbox.folder / f"limits-{name}"
     limits.write_bytes(limits_file.limits_bytes([(sandbox.uuid, quota)]))
     usage = sandbox.folder / f"usage-{name}"
     variables = {"VGPURUN_LIMITS_FILE": str(limits), "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(usage)}
-    with sandbox.start_python(code, **variables) as process:
+    with sandbox.start_python(program, **variables) as process:
         try:
             yield process
         finally:
@@ -56,8 +58,15 @@ def test_who_is_alone_is_limited_by_some_policies(sandbox: Sandbox) -> None:
     }
     ours = {policy: sandbox.own_gpu(Quota(None, 20, policy)) for policy in (SmPolicy.BURST, SmPolicy.OFF)}
 
+    def program() -> None:
+        d = Driver()
+        d.start()
+        k = d.kernel("spin_2ms")
+        work(d, 0.3, lambda: d.launch(k))
+        print(work(d, 1.2, lambda: d.launch(k)))
+
     def share(variables: dict[str, str]) -> float:
-        return float(sandbox.python(WORK + "work(0.3); print(work(1.2))", **variables))
+        return float(sandbox.python(program, **variables))
 
     def all_shares() -> dict[str | SmPolicy, float]:
         with ThreadPoolExecutor(len(hami) + len(ours)) as pool:
@@ -99,21 +108,33 @@ def test_low_priority_gets_what_is_left_and_does_not_starve(measured: Callable[[
 
 def test_words_that_are_not_known_hold_the_limit(sandbox: Sandbox) -> None:
     limits = {"CUDA_DEVICE_SM_LIMIT": "30", "GPU_CORE_UTILIZATION_POLICY": "often", "CUDA_TASK_PRIORITY": "first"}
-    code = WORK + "print(work(1.5))"
-    result = sandbox.run([sys.executable, "-c", code], **limits)
+
+    def program() -> None:
+        d = Driver()
+        d.start()
+        k = d.kernel("spin_2ms")
+        print(work(d, 1.5, lambda: d.launch(k)))
+
+    result = sandbox.run([sys.executable, "-c", text_of(program)], **limits)
     assert float(result.stdout) < 0.4
     for word in ("often", "first"):
         assert result.stderr.count(f"'{word}'") == 1, result.stderr
 
 
-# For each launch that takes long: when the one before it began, and when it began and ended.
-PAUSED = WORK + (
-    "work(0.3); print('ready', flush=True)\n"
-    "before = began = ended = time.monotonic()\n"
-    "while True:\n"
-    "    before, began = began, time.monotonic(); d.launch(k); ended = time.monotonic()\n"
-    "    if ended - began > 0.2: print(json.dumps([before, began, ended]), flush=True)\n"
-)
+def tell_long_launches() -> None:
+    """Print for each launch that takes long: when the one before it began, and when it began and ended."""
+    d = Driver()
+    d.start()
+    k = d.kernel("spin_2ms")
+    work(d, 0.3, lambda: d.launch(k))
+    print("ready", flush=True)
+    before = began = ended = time.monotonic()
+    while True:
+        before, began = began, time.monotonic()
+        d.launch(k)
+        ended = time.monotonic()
+        if ended - began > 0.2:
+            print(json.dumps([before, began, ended]), flush=True)
 
 
 def pause(path: Path, quota: Quota, paused: bool, gpu: str = UUID) -> float:
@@ -127,7 +148,7 @@ def pause(path: Path, quota: Quota, paused: bool, gpu: str = UUID) -> float:
 def test_a_pause_holds_launches_and_ends(sandbox: Sandbox, quota: Quota) -> None:
     """However late a busy machine lets the program launch: what begins 100 ms after the pause ends after it."""
     limits = sandbox.folder / "limits-paused"
-    with tenant(sandbox, "paused", quota, PAUSED) as process:
+    with tenant(sandbox, "paused", quota, tell_long_launches) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         paused_s = pause(limits, quota, True)
         time.sleep(0.7)
@@ -140,13 +161,21 @@ def test_a_pause_holds_launches_and_ends(sandbox: Sandbox, quota: Quota) -> None
 
 
 def test_while_it_is_paused_memory_goes_on_and_synchronisation_completes(sandbox: Sandbox) -> None:
-    code = WORK + (
-        "work(0.2); print('ready', flush=True); input()\n"
-        "d.synchronize(); address = d.mem_alloc(1 << 20); d.mem_free(address); print('went on', flush=True)\n"
-        "d.launch(k); print('launched', flush=True)"
-    )
+    def program() -> None:
+        d = Driver()
+        d.start()
+        k = d.kernel("spin_2ms")
+        work(d, 0.2, lambda: d.launch(k))
+        print("ready", flush=True)
+        input()
+        d.synchronize()
+        d.mem_free(d.mem_alloc(1 << 20))
+        print("went on", flush=True)
+        d.launch(k)
+        print("launched", flush=True)
+
     limits, quota = sandbox.folder / "limits-paused", Quota(None, 50)
-    with tenant(sandbox, "paused", quota, code) as process:
+    with tenant(sandbox, "paused", quota, program) as process:
         assert process.stdin is not None and process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         pause(limits, quota, True)
@@ -160,7 +189,7 @@ def test_while_it_is_paused_memory_goes_on_and_synchronisation_completes(sandbox
 
 
 def share_beside_a_pause(busy_gpu: Sandbox) -> float:
-    with tenant(busy_gpu, "paused", Quota(None, 70), PAUSED) as process:
+    with tenant(busy_gpu, "paused", Quota(None, 70), tell_long_launches) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         pause(busy_gpu.folder / "limits-paused", Quota(None, 70), True, busy_gpu.uuid)
         return shares(busy_gpu, Quota(None, 30, SmPolicy.BURST))[0]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,41 +17,49 @@ from pathlib import Path
 import pytest
 from sandbox import UUID, Sandbox
 
+from cuda_driver import STREAM_NON_BLOCKING, Driver, byref, c_size_t, c_uint, c_uint64, c_void_p
+from support.programs import Program, text_of
 from vgpurun.profiles.model import CopyKind
 from vgpurun.profiles.reader import FileProfile, profile_files, read_profiles
 
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
-KNOWN_PROGRAM = """
-from cuda_driver import *
-d = Driver(); d.start()
-first, second, third = (d.mem_alloc(size << 20) for size in (1, 2, 3))
-d.mem_free(third)
-host = ctypes.create_string_buffer(4096)
-stream = d.stream(STREAM_NON_BLOCKING)
-for _ in range(5): d.call('cuMemcpyHtoD_v2', c_uint64(first), host, c_size_t(1000))
-for _ in range(4): d.call('cuMemcpyDtoH_v2', host, c_uint64(first), c_size_t(500))
-for _ in range(3): d.call('cuMemcpyDtoDAsync_v2', c_uint64(first), c_uint64(second), c_size_t(64), c_void_p(stream))
-d.call('cuMemcpy', c_uint64(first), c_uint64(second), c_size_t(7))
-d.call('cuMemsetD32_v2', c_uint64(first), c_uint(0), c_size_t(25))
-assert d.result('cuMemAlloc_v2', ctypes.byref(c_uint64()), c_size_t(1 << 60)) != 'CUDA_SUCCESS'
-a, b = d.kernel('spin_1ms'), d.kernel('spin_50us')
-for _ in range(7): d.launch(a)
-for _ in range(11): d.launch_ex(b, stream)
-d.synchronize()
-"""
 
 
-def profile_of(sandbox: Sandbox, folder: Path, code: str, **limits: str) -> FileProfile:
-    sandbox.python(code, PFLOG=str(folder), **limits)
+def known() -> None:
+    d = Driver()
+    d.start()
+    first, second, third = (d.mem_alloc(size << 20) for size in (1, 2, 3))
+    d.mem_free(third)
+    host = ctypes.create_string_buffer(4096)
+    stream = d.stream(STREAM_NON_BLOCKING)
+    for _ in range(5):
+        d.call("cuMemcpyHtoD_v2", c_uint64(first), host, c_size_t(1000))
+    for _ in range(4):
+        d.call("cuMemcpyDtoH_v2", host, c_uint64(first), c_size_t(500))
+    for _ in range(3):
+        d.call("cuMemcpyDtoDAsync_v2", c_uint64(first), c_uint64(second), c_size_t(64), c_void_p(stream))
+    d.call("cuMemcpy", c_uint64(first), c_uint64(second), c_size_t(7))
+    d.call("cuMemsetD32_v2", c_uint64(first), c_uint(0), c_size_t(25))
+    assert d.result("cuMemAlloc_v2", byref(c_uint64()), c_size_t(1 << 60)) != "CUDA_SUCCESS"
+    a, b = d.kernel("spin_1ms"), d.kernel("spin_50us")
+    for _ in range(7):
+        d.launch(a)
+    for _ in range(11):
+        d.launch_ex(b, stream)
+    d.synchronize()
+
+
+def profile_of(sandbox: Sandbox, folder: Path, program: Program, **limits: str) -> FileProfile:
+    sandbox.python(program, PFLOG=str(folder), **limits)
     [profile] = read_profiles(folder)
     return profile
 
 
 @pytest.mark.parametrize("limits", [{}, {"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DEVICE_SM_LIMIT": "60"}])
 def test_the_counts_of_a_known_program(sandbox: Sandbox, folder: Path, limits: dict[str, str]) -> None:
-    profile = profile_of(sandbox, folder, KNOWN_PROGRAM, **limits)
+    profile = profile_of(sandbox, folder, known, **limits)
     totals = {total.api: (total.calls, total.failed, total.size_bytes) for total in profile.totals}
     expected = {
         "cuInit": (1, 0, 0),
@@ -69,7 +81,7 @@ def test_the_counts_of_a_known_program(sandbox: Sandbox, folder: Path, limits: d
 
 
 def test_the_records_of_a_known_program(sandbox: Sandbox, folder: Path) -> None:
-    profile = profile_of(sandbox, folder, KNOWN_PROGRAM)
+    profile = profile_of(sandbox, folder, known)
     calls = list(profile.calls())
     assert Counter(call.api for call in calls) == {total.api: total.calls for total in profile.totals}
     copies = Counter((call.kind, call.size_bytes) for call in calls if call.kind is not None)
@@ -95,7 +107,7 @@ def test_the_records_of_a_known_program(sandbox: Sandbox, folder: Path) -> None:
 
 def test_the_time_of_kernels(sandbox: Sandbox, folder: Path) -> None:
     """All that was measured is some kernel's. How exact it is, a busy machine cannot show: tests/gpu does."""
-    profile = profile_of(sandbox, folder, KNOWN_PROGRAM)
+    profile = profile_of(sandbox, folder, known)
     gpu_ns = {kernel.name: kernel.gpu_ns for kernel in profile.kernels}
     assert gpu_ns["spin_1ms"] > 0
     assert gpu_ns["spin_50us"] > 0
@@ -105,14 +117,19 @@ def test_the_time_of_kernels(sandbox: Sandbox, folder: Path) -> None:
 @pytest.mark.parametrize("by", ["cuCtxSynchronize", "cuCtxSynchronize_v2"])
 def test_what_was_waited_for_is_over(sandbox: Sandbox, folder: Path, by: str) -> None:
     """The second is cudaDeviceSynchronize, from CUDA 13 on."""
-    arguments = "" if by == "cuCtxSynchronize" else ", context"
-    code = (
-        "import time\nfrom cuda_driver import *\nd = Driver(); d.init(); context = d.primary_context()\n"
-        "kernel = d.kernel('spin_5us')\n"
-        f"for _ in range(100): d.launch(kernel)\nd.call('{by}'{arguments})\n"
-        f"for _ in range(60): d.launch(kernel)\nd.call('{by}'{arguments})\ntime.sleep(1)"
-    )
-    profile = profile_of(sandbox, folder, code)
+
+    def program() -> None:
+        d = Driver()
+        d.init()
+        context = d.primary_context()
+        kernel = d.kernel("spin_5us")
+        for count in (100, 60):
+            for _ in range(count):
+                d.launch(kernel)
+            d.call(by, *([] if by == "cuCtxSynchronize" else [context]))
+        time.sleep(1)
+
+    profile = profile_of(sandbox, folder, program)
     waits = [call.start_ns + call.duration_ns for call in profile.calls() if call.api == by]
     spans = list(profile.spans())
     assert len(waits) == 2
@@ -121,29 +138,38 @@ def test_what_was_waited_for_is_over(sandbox: Sandbox, folder: Path, by: str) ->
 
 
 def test_what_nobody_waited_for_does_not_last_until_the_end(sandbox: Sandbox, folder: Path) -> None:
-    code = (
-        "import time\nfrom cuda_driver import *\nd = Driver(); d.start(); kernel = d.kernel('spin_50us')\n"
-        "for _ in range(20): d.launch(kernel)\ntime.sleep(1)"
-    )
-    profile = profile_of(sandbox, folder, code)
+    def program() -> None:
+        d = Driver()
+        d.start()
+        kernel = d.kernel("spin_50us")
+        for _ in range(20):
+            d.launch(kernel)
+        time.sleep(1)
+
+    profile = profile_of(sandbox, folder, program)
     assert sum(span.launches for span in profile.spans()) == 20
     assert sum(span.duration_ns for span in profile.spans()) < 500_000_000
 
 
 def test_default_streams_are_those_of_the_current_context(sandbox: Sandbox, folder: Path) -> None:
-    code = (
-        "from cuda_driver import *\n"
-        "d = Driver(); d.start()\n"
-        "contexts = [d.primary_context(0), d.primary_context(1)]\n"
-        "kernels = []\n"
-        "for context in contexts: d.set_current(context); kernels.append(d.kernel('spin_10us'))\n"
-        "for _ in range(100):\n"
-        "    for each, times in ((0, 3), (1, 2)):\n"
-        "        d.set_current(contexts[each])\n"
-        "        for _ in range(times): d.launch(kernels[each])\n"
-        "for context in contexts: d.set_current(context); d.synchronize()\n"
-    )
-    profile = profile_of(sandbox, folder, code)
+    def program() -> None:
+        d = Driver()
+        d.start()
+        contexts = [d.primary_context(0), d.primary_context(1)]
+        kernels = []
+        for context in contexts:
+            d.set_current(context)
+            kernels.append(d.kernel("spin_10us"))
+        for _ in range(100):
+            for each, times in ((0, 3), (1, 2)):
+                d.set_current(contexts[each])
+                for _ in range(times):
+                    d.launch(kernels[each])
+        for context in contexts:
+            d.set_current(context)
+            d.synchronize()
+
+    profile = profile_of(sandbox, folder, program)
     launches = Counter[str]()
     for span in profile.spans():
         launches[profile.devices[span.device]] += span.launches
@@ -152,40 +178,52 @@ def test_default_streams_are_those_of_the_current_context(sandbox: Sandbox, fold
 
 
 def test_samples_show_the_memory(sandbox: Sandbox, folder: Path) -> None:
-    code = "from cuda_driver import *\nd = Driver(); d.start(); d.mem_alloc(100 << 20)"
-    last = list(profile_of(sandbox, folder, code, CUDA_DEVICE_MEMORY_LIMIT="2g").samples())[-1]
+    def program() -> None:
+        d = Driver()
+        d.start()
+        d.mem_alloc(100 << 20)
+
+    last = list(profile_of(sandbox, folder, program, CUDA_DEVICE_MEMORY_LIMIT="2g").samples())[-1]
     assert last.own_bytes == last.used_bytes >= 100 * MIB
     assert (last.memory_limit_bytes, last.sm_limit_percent) == (2 << 30, 100)
 
 
 def test_without_a_folder_there_is_no_file(sandbox: Sandbox, folder: Path) -> None:
-    sandbox.python(KNOWN_PROGRAM, PFLOG="", CUDA_DEVICE_MEMORY_LIMIT="2g")
+    sandbox.python(known, PFLOG="", CUDA_DEVICE_MEMORY_LIMIT="2g")
     assert list(folder.iterdir()) == []
     assert {path.name for path in sandbox.folder.iterdir()} <= {"sim.yaml", "sim.state", "usage", "profile"}
 
 
 def test_what_is_only_recorded_is_handed_out_with_a_profile_alone(sandbox: Sandbox, folder: Path) -> None:
-    code = (
-        "from cuda_driver import *\n"
-        "d = Driver(); d.init()\n"
-        "library = ctypes.CDLL('libcuda.so.1')\n"
-        "def of(name): return ctypes.cast(getattr(library, name), ctypes.c_void_p).value\n"
-        "maps = [line.split() for line in open('/proc/self/maps') if 'libvgpu.so' in line]\n"
-        "spans = [tuple(int(end, 16) for end in row[0].split('-')) for row in maps]\n"
-        "print([any(a <= of(n) < b for a, b in spans) for n in ('cuMemcpyHtoD_v2', 'cuMemAlloc_v2')])"
-    )
-    assert sandbox.python(code, CUDA_DEVICE_MEMORY_LIMIT="2g") == "[False, True]"
-    assert sandbox.python(code, PFLOG=str(folder)) == "[True, True]"
+    def program() -> None:
+        Driver().init()
+        library = ctypes.CDLL("libcuda.so.1")
+
+        def address_of(name: str) -> int:
+            return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+
+        with open("/proc/self/maps") as file:
+            maps = [line.split() for line in file if "libvgpu.so" in line]
+        spans = [tuple(int(end, 16) for end in row[0].split("-")) for row in maps]
+        print([any(a <= address_of(n) < b for a, b in spans) for n in ("cuMemcpyHtoD_v2", "cuMemAlloc_v2")])
+
+    assert sandbox.python(program, CUDA_DEVICE_MEMORY_LIMIT="2g") == "[False, True]"
+    assert sandbox.python(program, PFLOG=str(folder)) == "[True, True]"
 
 
 def test_a_profiled_program_sees_its_whole_gpu(sandbox: Sandbox, folder: Path) -> None:
-    code = "from cuda_driver import *\nd = Driver(); d.start(); d.mem_alloc(1 << 30); print(d.mem_get_info())"
-    assert sandbox.python(code, PFLOG=str(folder)) == sandbox.python(code)
+    def program() -> None:
+        d = Driver()
+        d.start()
+        d.mem_alloc(1 << 30)
+        print(d.mem_get_info())
+
+    assert sandbox.python(program, PFLOG=str(folder)) == sandbox.python(program)
     assert not (sandbox.folder / "usage").exists()
 
 
 def test_a_folder_that_cannot_be_used_is_said_once(sandbox: Sandbox, tmp_path: Path) -> None:
-    result = sandbox.run([sys.executable, "-c", KNOWN_PROGRAM], PFLOG=str(tmp_path / "missing"))
+    result = sandbox.run([sys.executable, "-c", text_of(known)], PFLOG=str(tmp_path / "missing"))
     assert result.returncode == 0, result.stderr
     assert result.stderr.strip() == (
         f"vgpurun: error: profile folder {tmp_path}/missing: No such file or directory; nothing is recorded"
@@ -193,17 +231,19 @@ def test_a_folder_that_cannot_be_used_is_said_once(sandbox: Sandbox, tmp_path: P
 
 
 def test_the_limit_holds_in_a_profiled_program(sandbox: Sandbox, folder: Path) -> None:
-    code = (
-        "from cuda_driver import *\n"
-        "import time\n"
-        "d = Driver(); d.start(); k = d.kernel('spin_1ms')\n"
-        "print(d.result('cuMemAlloc_v2', ctypes.byref(c_uint64()), c_size_t(2 << 30)))\n"
-        "begin = time.monotonic()\n"
-        "for _ in range(400): d.launch(k)\n"
-        "d.synchronize(); print(time.monotonic() - begin > 1)"
-    )
+    def program() -> None:
+        d = Driver()
+        d.start()
+        k = d.kernel("spin_1ms")
+        print(d.result("cuMemAlloc_v2", byref(c_uint64()), c_size_t(2 << 30)))
+        begin = time.monotonic()
+        for _ in range(400):
+            d.launch(k)
+        d.synchronize()
+        print(time.monotonic() - begin > 1)
+
     limits = {"CUDA_DEVICE_MEMORY_LIMIT": "1g", "CUDA_DEVICE_SM_LIMIT": "30"}
-    assert sandbox.python(code, PFLOG=str(folder), **limits).split() == ["CUDA_ERROR_OUT_OF_MEMORY", "True"]
+    assert sandbox.python(program, PFLOG=str(folder), **limits).split() == ["CUDA_ERROR_OUT_OF_MEMORY", "True"]
     [profile] = read_profiles(folder)
     assert sum(wait.duration_ns for wait in profile.waits()) > 0
     assert {sample.sm_limit_percent for sample in profile.samples()} == {30}
@@ -211,16 +251,20 @@ def test_the_limit_holds_in_a_profiled_program(sandbox: Sandbox, folder: Path) -
 
 def test_captures_and_graphs(sandbox: Sandbox, folder: Path) -> None:
     """Captured work does not run; the work of graphs counts as graphs."""
-    code = (
-        "from cuda_driver import *\n"
-        "d = Driver(); d.start(); k = d.kernel('spin_50us'); stream = d.stream(STREAM_NON_BLOCKING)\n"
-        "with d.capture(stream) as graphs:\n"
-        "    for _ in range(20): d.launch(k, stream)\n"
-        "executable = d.graph_instantiate(graphs[0])\n"
-        "for _ in range(3): d.graph_launch(executable, stream)\n"
-        "d.synchronize()"
-    )
-    profile = profile_of(sandbox, folder, code)
+
+    def program() -> None:
+        d = Driver()
+        d.start()
+        k, stream = d.kernel("spin_50us"), d.stream(STREAM_NON_BLOCKING)
+        with d.capture(stream) as graphs:
+            for _ in range(20):
+                d.launch(k, stream)
+        executable = d.graph_instantiate(graphs[0])
+        for _ in range(3):
+            d.graph_launch(executable, stream)
+        d.synchronize()
+
+    profile = profile_of(sandbox, folder, program)
     calls = {total.api: total.calls for total in profile.totals}
     assert (calls["cuLaunchKernel"], calls["cuGraphLaunch"]) == (20, 3)
     [graphs] = profile.kernels
@@ -229,19 +273,24 @@ def test_captures_and_graphs(sandbox: Sandbox, folder: Path) -> None:
 
 
 def test_threads_have_records_and_totals_of_their_own(sandbox: Sandbox, folder: Path) -> None:
-    code = (
-        "from cuda_driver import *\n"
-        "import threading\n"
-        "d = Driver(); d.start(); context = d.primary_context()\n"
-        "def work():\n"
-        "    d.set_current(context)\n"
-        "    for _ in range(100): d.mem_free(d.mem_alloc(4096))\n"
-        "for _ in range(4):\n"  # more threads than there are slots for, one after the other
-        "    threads = [threading.Thread(target=work) for _ in range(12)]\n"
-        "    for thread in threads: thread.start()\n"
-        "    for thread in threads: thread.join()\n"
-    )
-    profile = profile_of(sandbox, folder, code)
+    def program() -> None:
+        d = Driver()
+        d.start()
+        context = d.primary_context()
+
+        def work() -> None:
+            d.set_current(context)
+            for _ in range(100):
+                d.mem_free(d.mem_alloc(4096))
+
+        for _ in range(4):  # more threads than there are slots for, one after the other
+            threads = [threading.Thread(target=work) for _ in range(12)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    profile = profile_of(sandbox, folder, program)
     calls = {total.api: total.calls for total in profile.totals}
     assert calls["cuMemAlloc_v2"] == calls["cuMemFree_v2"] == 4 * 12 * 100
     recorded = Counter(call.api for call in profile.calls())
@@ -250,14 +299,15 @@ def test_threads_have_records_and_totals_of_their_own(sandbox: Sandbox, folder: 
 
 
 def test_the_oldest_records_go_when_the_file_is_full(sandbox: Sandbox, folder: Path) -> None:
-    code = (
-        "from cuda_driver import *\n"
-        "d = Driver(); d.start(); event = d.event()\n"
-        "query = d.function('cuEventQuery')\n"
-        "for _ in range(100_000): query(c_void_p(event))\n"
-        "d.mem_alloc(4096)"
-    )
-    profile = profile_of(sandbox, folder, code, VGPURUN_PROFILE_SIZE="4m")
+    def program() -> None:
+        d = Driver()
+        d.start()
+        event, query = d.event(), d.function("cuEventQuery")
+        for _ in range(100_000):
+            query(c_void_p(event))
+        d.mem_alloc(4096)
+
+    profile = profile_of(sandbox, folder, program, VGPURUN_PROFILE_SIZE="4m")
     assert profile.path.stat().st_size <= 4 * MIB
     assert {total.api: total.calls for total in profile.totals}["cuEventQuery"] == 100_000
     calls = list(profile.calls())
@@ -268,32 +318,38 @@ def test_the_oldest_records_go_when_the_file_is_full(sandbox: Sandbox, folder: P
 
 
 def test_a_forked_child_that_uses_the_gpu_has_a_file_of_its_own(sandbox: Sandbox, folder: Path) -> None:
-    code = (
-        "import os, sys, subprocess\n"
-        "from cuda_driver import *\n"
-        "if os.fork() == 0:\n"
-        "    d = Driver(); d.start(); d.mem_alloc(4096); sys.exit()\n"
-        "os.wait()\n"
-        "d = Driver(); d.start(); d.mem_alloc(4096); d.mem_alloc(4096)\n"
-        "if os.fork() == 0: sys.exit()\n"
-        "os.wait()\n"
-        "d.mem_alloc(4096)\n"
-    )
-    sandbox.python(code, PFLOG=str(folder))
+    def program() -> None:
+        if os.fork() == 0:
+            d = Driver()
+            d.start()
+            d.mem_alloc(4096)
+            sys.exit()
+        os.wait()
+        d = Driver()
+        d.start()
+        d.mem_alloc(4096)
+        d.mem_alloc(4096)
+        if os.fork() == 0:
+            sys.exit()
+        os.wait()
+        d.mem_alloc(4096)
+
+    sandbox.python(program, PFLOG=str(folder))
     allocations = [{total.api: total.calls for total in each.totals}["cuMemAlloc_v2"] for each in read_profiles(folder)]
     assert allocations == [1, 3]
 
 
 def test_processes_at_once_of_which_one_is_killed(sandbox: Sandbox, folder: Path) -> None:
     """Until it was killed it told the number of its calls: what it had told is in its file."""
-    code = (
-        "from cuda_driver import *\n"
-        "import sys\n"
-        "d = Driver(); d.start()\n"
-        "for i in range(100_000 if sys.stdin.readline() == 'long\\n' else 200):\n"
-        "    d.mem_free(d.mem_alloc(4096)); print(i + 1)\n"
-    )
-    processes = [sandbox.start_python(code, PFLOG=str(folder)) for _ in range(8)]
+
+    def program() -> None:
+        d = Driver()
+        d.start()
+        for i in range(100_000 if sys.stdin.readline() == "long\n" else 200):
+            d.mem_free(d.mem_alloc(4096))
+            print(i + 1)
+
+    processes = [sandbox.start_python(program, PFLOG=str(folder)) for _ in range(8)]
     for index, process in enumerate(processes):
         assert process.stdin is not None
         process.stdin.write("long\n" if index == 0 else "short\n")
@@ -318,15 +374,18 @@ def test_processes_at_once_of_which_one_is_killed(sandbox: Sandbox, folder: Path
 
 def test_a_file_can_be_read_while_it_is_written(sandbox: Sandbox, folder: Path) -> None:
     """Chunks are overwritten all the time: a record is whole, or is not there."""
-    code = (
-        "from cuda_driver import *\n"
-        "import select, sys\n"
-        "d = Driver(); d.start(); query, event = d.function('cuEventQuery'), c_void_p(d.event())\n"
-        "query(event); print('ready')\n"  # its total is there before the first read
-        "while not select.select([sys.stdin], [], [], 0)[0]:\n"
-        "    for _ in range(1000): query(event)\n"
-    )
-    process = sandbox.start_python(code, PFLOG=str(folder), VGPURUN_PROFILE_SIZE="4m")
+
+    def program() -> None:
+        d = Driver()
+        d.start()
+        query, event = d.function("cuEventQuery"), c_void_p(d.event())
+        query(event)  # its total is there before the first read
+        print("ready")
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            for _ in range(1000):
+                query(event)
+
+    process = sandbox.start_python(program, PFLOG=str(folder), VGPURUN_PROFILE_SIZE="4m")
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     dropped, reads = 0, 0
@@ -341,16 +400,18 @@ def test_a_file_can_be_read_while_it_is_written(sandbox: Sandbox, folder: Path) 
 
 
 def test_a_full_disk_ends_the_growth_and_nothing_else(sandbox: Sandbox, folder: Path) -> None:
+    def program() -> None:
+        d = Driver()
+        d.start()
+        event, query = d.event(), d.function("cuEventQuery")
+        for _ in range(60_000):
+            query(c_void_p(event))
+
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(folder)], capture_output=True)
     if mounted.returncode != 0:
         pytest.skip("may not mount a file system of a bounded size")
     try:
-        code = (
-            "from cuda_driver import *\n"
-            "d = Driver(); d.start(); event = d.event(); query = d.function('cuEventQuery')\n"
-            "for _ in range(60_000): query(c_void_p(event))\n"
-        )
-        result = sandbox.run([sys.executable, "-c", code], PFLOG=str(folder))
+        result = sandbox.run([sys.executable, "-c", text_of(program)], PFLOG=str(folder))
         assert result.returncode == 0, result.stderr
         assert result.stderr.count("No space left on device; it cannot grow") == 1
         [profile] = read_profiles(folder)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import sys
+import threading
+import time
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +15,9 @@ from pathlib import Path
 import pytest
 from sandbox import Sandbox
 
+from cuda_driver import STREAM_NON_BLOCKING, Driver, c_uint, c_void_p
 from support import assert_measured
+from support.programs import Program
 from vgpurun.profiles import layout
 from vgpurun.profiles.reader import FileProfile, read_profiles
 
@@ -20,22 +25,23 @@ CLOCK_BACK_NS = 1000  # lib/src/base/clock.h
 
 pytestmark = pytest.mark.real_time  # launches share a record where they follow each other fast enough
 
-# Without Python's own time, launches come as close together as those of a C program.
-BEGIN = """
-from cuda_driver import *
-import sys
-d = Driver(); d.start(); context = d.primary_context()
-parameters = (ctypes.c_void_p * 1)()
-def launches(kernel, count, stream=0, symbol='cuLaunchKernel'):
-    function = d.function(symbol)
+
+def started() -> Driver:
+    d = Driver()
+    d.start()
+    return d
+
+
+def launch(d: Driver, kernel: int, count: int, stream: int = 0, symbol: str = "cuLaunchKernel") -> None:
+    """Launch without Python's own time, so that launches come as close together as those of a C program."""
+    function, parameters = d.function(symbol), (c_void_p * 1)()
     arguments = (c_void_p(kernel), *[c_uint(1)] * 6, c_uint(0), c_void_p(stream), parameters, c_void_p())
-    for _ in range(count): assert function(*arguments) == 0
-a, b = d.kernel('spin_1us'), d.kernel('spin_2us')
-"""
+    for _ in range(count):
+        assert function(*arguments) == 0
 
 
-def profile_of(sandbox: Sandbox, folder: Path, code: str, **limits: str) -> FileProfile:
-    sandbox.python(BEGIN + code, PFLOG=str(folder), **limits)
+def profile_of(sandbox: Sandbox, folder: Path, program: Program, **limits: str) -> FileProfile:
+    sandbox.python(program, PFLOG=str(folder), **limits)
     [profile] = read_profiles(folder)
     return profile
 
@@ -63,7 +69,12 @@ def check_calls(profile: FileProfile, launches: int) -> None:
 
 
 def test_a_program_that_only_launches(sandbox: Sandbox, folder: Path) -> None:
-    profile = profile_of(sandbox, folder, "launches(a, 5000); d.synchronize()")
+    def program() -> None:
+        d = started()
+        launch(d, d.kernel("spin_1us"), 5000)
+        d.synchronize()
+
+    profile = profile_of(sandbox, folder, program)
     assert counted(profile) == {"spin_1us": 5000}
     check_calls(profile, 5000)
     assert sum(span.launches for span in profile.spans()) == 5000
@@ -71,14 +82,17 @@ def test_a_program_that_only_launches(sandbox: Sandbox, folder: Path) -> None:
 
 
 def test_runs_end_with_another_kernel_stream_or_function(sandbox: Sandbox, folder: Path) -> None:
-    code = (
-        "other = d.stream(STREAM_NON_BLOCKING)\n"
-        "for _ in range(50):\n"
-        "    launches(a, 9); launches(b, 8)\n"
-        "    launches(b, 7, other); launches(b, 6, other, 'cuLaunchKernel_ptsz')\n"
-        "d.synchronize()\n"
-    )
-    profile = profile_of(sandbox, folder, code)
+    def program() -> None:
+        d = started()
+        a, b, other = d.kernel("spin_1us"), d.kernel("spin_2us"), d.stream(STREAM_NON_BLOCKING)
+        for _ in range(50):
+            launch(d, a, 9)
+            launch(d, b, 8)
+            launch(d, b, 7, other)
+            launch(d, b, 6, other, "cuLaunchKernel_ptsz")
+        d.synchronize()
+
+    profile = profile_of(sandbox, folder, program)
     assert counted(profile) == {"spin_1us": 450, "spin_2us": 1050}
     check_calls(profile, 1200)
     assert {total.api: total.calls for total in profile.totals}["cuLaunchKernel_ptsz"] == 300
@@ -87,29 +101,43 @@ def test_runs_end_with_another_kernel_stream_or_function(sandbox: Sandbox, folde
 
 
 def test_other_calls_come_in_order(sandbox: Sandbox, folder: Path) -> None:
-    code = "launches(a, 40)\nfor _ in range(20): launches(a, 5); d.mem_alloc(4096)\nd.synchronize()\n"
-    profile = profile_of(sandbox, folder, code)
+    def program() -> None:
+        d = started()
+        a = d.kernel("spin_1us")
+        launch(d, a, 40)
+        for _ in range(20):
+            launch(d, a, 5)
+            d.mem_alloc(4096)
+        d.synchronize()
+
+    profile = profile_of(sandbox, folder, program)
     calls = [call.api for call in profile.calls() if call.api in ("cuLaunchKernel", "cuMemAlloc_v2")]
     assert calls == ["cuLaunchKernel"] * 40 + (["cuLaunchKernel"] * 5 + ["cuMemAlloc_v2"]) * 20
 
 
 def test_no_run_under_a_limit(sandbox: Sandbox, folder: Path) -> None:
-    code = "launches(a, 500); d.synchronize()"
-    profile = profile_of(sandbox, folder, code, CUDA_DEVICE_SM_LIMIT="50")
+    def program() -> None:
+        d = started()
+        launch(d, d.kernel("spin_1us"), 500)
+        d.synchronize()
+
+    profile = profile_of(sandbox, folder, program, CUDA_DEVICE_SM_LIMIT="50")
     check_calls(profile, 500)
     assert launch_runs(profile) == 0
 
 
 def test_a_launch_that_fails_is_no_launch_of_the_kernel(sandbox: Sandbox, folder: Path) -> None:
-    code = (
-        "launches(a, 50)\n"
-        "function = d.function('cuLaunchKernel')\n"
-        "for _ in range(3):\n"
-        "    assert function(c_void_p(12345), *[c_uint(1)] * 6, c_uint(0), c_void_p(0), parameters, c_void_p()) != 0\n"
-        "    launches(a, 20)\n"
-        "d.synchronize()\n"
-    )
-    profile = profile_of(sandbox, folder, code)
+    def program() -> None:
+        d = started()
+        a, function, parameters = d.kernel("spin_1us"), d.function("cuLaunchKernel"), (c_void_p * 1)()
+        launch(d, a, 50)
+        for _ in range(3):
+            no_kernel = c_void_p(12345)
+            assert function(no_kernel, *[c_uint(1)] * 6, c_uint(0), c_void_p(0), parameters, c_void_p()) != 0
+            launch(d, a, 20)
+        d.synchronize()
+
+    profile = profile_of(sandbox, folder, program)
     assert counted(profile)["spin_1us"] == 110
     [total] = [total for total in profile.totals if total.api == "cuLaunchKernel"]
     assert (total.calls, total.failed) == (113, 3)
@@ -118,15 +146,17 @@ def test_a_launch_that_fails_is_no_launch_of_the_kernel(sandbox: Sandbox, folder
 @pytest.mark.parametrize("launches_before", range(12))
 def test_a_launch_that_fails_within_a_run(sandbox: Sandbox, folder: Path, launches_before: int) -> None:
     """Launch the same kernel and grid, whether it is one that is timed or not."""
-    code = (
-        "function = d.function('cuLaunchKernel')\n"
-        "grid, too_many = [c_uint(1)] * 3, [c_uint(2048)] * 3\n"
-        "for _ in range(9):\n"
-        f"    launches(a, {launches_before + 3})\n"
-        "    assert function(c_void_p(a), *grid, *too_many, c_uint(0), c_void_p(0), parameters, c_void_p()) != 0\n"
-        "d.synchronize()\n"
-    )
-    profile = profile_of(sandbox, folder, code)
+
+    def program() -> None:
+        d = started()
+        a, function, parameters = d.kernel("spin_1us"), d.function("cuLaunchKernel"), (c_void_p * 1)()
+        grid, too_many = [c_uint(1)] * 3, [c_uint(2048)] * 3
+        for _ in range(9):
+            launch(d, a, launches_before + 3)
+            assert function(c_void_p(a), *grid, *too_many, c_uint(0), c_void_p(0), parameters, c_void_p()) != 0
+        d.synchronize()
+
+    profile = profile_of(sandbox, folder, program)
     launched = 9 * (launches_before + 3)
     assert counted(profile) == {"spin_1us": launched}
     [total] = [total for total in profile.totals if total.api == "cuLaunchKernel"]
@@ -141,14 +171,22 @@ def test_pauses_are_not_the_kernels(sandbox: Sandbox, folder: Path, burst: int, 
     A busy machine holds the program up between two launches of a burst, and nobody sees when: so their time is compared
     with that of the bursts and of their work. It may be long for a kernel that is measured, and for those like it then.
     """
-    code = (
-        "import time\nkernel = d.kernel('spin_50us')\nbegan = time.monotonic_ns()\n"
-        "launches(kernel, 40); d.synchronize()\nbursts_ns = time.monotonic_ns() - began\n"
-        "for _ in range(20):\n"
-        f"    began = time.monotonic_ns(); launches(kernel, {burst}); bursts_ns += time.monotonic_ns() - began\n"
-        f"    time.sleep({pause_s})\n"
-        "d.synchronize(); print(bursts_ns)\n"
-    )
+
+    def program() -> None:
+        d = started()
+        kernel = d.kernel("spin_50us")
+        began = time.monotonic_ns()
+        launch(d, kernel, 40)
+        d.synchronize()
+        bursts_ns = time.monotonic_ns() - began
+        for _ in range(20):
+            began = time.monotonic_ns()
+            launch(d, kernel, burst)
+            bursts_ns += time.monotonic_ns() - began
+            time.sleep(pause_s)
+        d.synchronize()
+        print(bursts_ns)
+
     work_ns = (40 + 20 * burst) * 50_000
     runs = itertools.count()
 
@@ -156,7 +194,7 @@ def test_pauses_are_not_the_kernels(sandbox: Sandbox, folder: Path, burst: int, 
         """Return what the kernels took, and the most that they can have taken."""
         of_run = folder / str(next(runs))
         of_run.mkdir()
-        bursts_ns = int(sandbox.python(BEGIN + code, PFLOG=str(of_run)))
+        bursts_ns = int(sandbox.python(program, PFLOG=str(of_run)))
         [profile] = read_profiles(of_run)
         [kernel] = profile.kernels
         assert kernel.launches == 40 + 20 * burst
@@ -168,23 +206,34 @@ def test_pauses_are_not_the_kernels(sandbox: Sandbox, folder: Path, burst: int, 
 
 def test_threads_that_end_within_a_run(sandbox: Sandbox, folder: Path) -> None:
     """Also once others have taken over the chunks that they had, in a file of the smallest size."""
-    code = (
-        "import threading\n"
-        "def work(count):\n"
-        "    d.set_current(context); launches(a, count)\n"
-        "def all(threads):\n"
-        "    for thread in threads: thread.start(); thread.join()\n"
-        "launches(a, 10)\n"
-        "all([threading.Thread(target=work, args=[20]) for _ in range(100)])\n"
-    )
-    profile = profile_of(sandbox, folder, code, VGPURUN_PROFILE_SIZE="4m")
+
+    def program() -> None:
+        d = started()
+        a, context = d.kernel("spin_1us"), d.primary_context()
+
+        def work() -> None:
+            d.set_current(context)
+            launch(d, a, 20)
+
+        launch(d, a, 10)
+        for thread in [threading.Thread(target=work) for _ in range(100)]:
+            thread.start()
+            thread.join()
+
+    profile = profile_of(sandbox, folder, program, VGPURUN_PROFILE_SIZE="4m")
     assert counted(profile) == {"spin_1us": 2010}
     assert {total.api: total.calls for total in profile.totals}["cuLaunchKernel"] == 2010
     assert profile.dropped > 0
 
 
 def test_a_killed_process_has_all_launches(sandbox: Sandbox, folder: Path) -> None:
-    process = sandbox.start_python(BEGIN + "launches(a, 77); print('done'); sys.stdin.readline()", PFLOG=str(folder))
+    def program() -> None:
+        d = started()
+        launch(d, d.kernel("spin_1us"), 77)
+        print("done")
+        sys.stdin.readline()
+
+    process = sandbox.start_python(program, PFLOG=str(folder))
     assert process.stdout is not None
     assert process.stdout.readline() == "done\n"
     os.kill(process.pid, signal.SIGKILL)
@@ -197,7 +246,16 @@ def test_a_killed_process_has_all_launches(sandbox: Sandbox, folder: Path) -> No
 
 
 def test_a_forked_child_does_not_go_on_with_a_run(sandbox: Sandbox, folder: Path) -> None:
-    code = "import os\nlaunches(a, 50)\nif os.fork() == 0: os._exit(0)\nos.wait(); launches(a, 50); d.synchronize()\n"
-    profile = profile_of(sandbox, folder, code)
+    def program() -> None:
+        d = started()
+        a = d.kernel("spin_1us")
+        launch(d, a, 50)
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+        launch(d, a, 50)
+        d.synchronize()
+
+    profile = profile_of(sandbox, folder, program)
     assert counted(profile) == {"spin_1us": 100}
     check_calls(profile, 100)

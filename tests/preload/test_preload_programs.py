@@ -6,6 +6,7 @@ The machine may be busy, so the bounds are wide. The exact ones are in tests/c o
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from sandbox import SIMULATED_DRIVER, UUID, Sandbox
 
+from cuda_driver import Driver
 from support import assert_measured
 from vgpurun.limits import usage_file
 
@@ -33,18 +35,15 @@ def figures(sandbox: Sandbox, timeout_s: float, command: list[str | Path], **lim
     return [float(figure) for figure in result.stdout.split()]
 
 
-# It waits for nothing by CUDA, and its kernel is of a new name.
-SLEEPS_AND_ENDS = """
-import time
-from cuda_driver import *
-d = Driver(); d.start()
-d.launch(d.kernel('spin_200ms'))
-time.sleep(0.3)
-"""
-
-
 def test_what_nobody_waited_for_is_charged_at_the_end(sandbox: Sandbox) -> None:
-    sandbox.python(SLEEPS_AND_ENDS, CUDA_DEVICE_SM_LIMIT="50")
+    def program() -> None:
+        """It waits for nothing by CUDA, and its kernel is of a new name."""
+        d = Driver()
+        d.start()
+        d.launch(d.kernel("spin_200ms"))
+        time.sleep(0.3)
+
+    sandbox.python(program, CUDA_DEVICE_SM_LIMIT="50")
     usage = Path(sandbox.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"])
     busy_ns = [device.busy_ns for device in usage_file.read_usage(usage, [UUID]) or ()]
     assert sum(busy_ns) / 1e9 == pytest.approx(0.2, rel=0.05)

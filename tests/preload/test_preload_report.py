@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sandbox import Sandbox
 
+from cuda_driver import CudaError, Driver
 from support.trace_rules import assert_nested
 
 pytestmark = pytest.mark.slow
@@ -19,20 +21,20 @@ MIB = 1 << 20
 LIMIT_MIB = 1024
 COPIES, LAUNCHES, BYTES = 20, 60, MIB
 
-# A program with a known number of calls: a buffer that grows, copies there and back, and kernels of 1 ms.
-PROGRAM = f"""
-from cuda_driver import Driver
-d = Driver(); d.start()
-held = [d.mem_alloc(32 * {MIB}) for _ in range(4)]
-kernel, stream = d.kernel("spin_1ms"), d.stream()
-for i in range({COPIES}):
-    d.copy_to_device(held[0], bytes({BYTES}))
-    for _ in range({LAUNCHES // COPIES}):
-        d.launch(kernel, stream)
-    d.stream_synchronize(stream)
-    d.copy_from_device(held[0], {BYTES})
-print("done", flush=True)
-"""
+
+def known() -> None:
+    """Make a known number of calls: a buffer that grows, copies there and back, and kernels of 1 ms."""
+    d = Driver()
+    d.start()
+    held = [d.mem_alloc(32 * MIB) for _ in range(4)]
+    kernel, stream = d.kernel("spin_1ms"), d.stream()
+    for _ in range(COPIES):
+        d.copy_to_device(held[0], bytes(BYTES))
+        for _ in range(LAUNCHES // COPIES):
+            d.launch(kernel, stream)
+        d.stream_synchronize(stream)
+        d.copy_from_device(held[0], BYTES)
+    print("done", flush=True)
 
 
 def report(output_format: str, folder: Path, *more: str) -> str:
@@ -48,7 +50,7 @@ def total(found: dict[str, Any], api: str) -> dict[str, Any]:
 
 def test_a_run_is_reported_as_it_was(sandbox: Sandbox, tmp_path: Path) -> None:
     limits = {"CUDA_DEVICE_MEMORY_LIMIT": f"{LIMIT_MIB}m", "CUDA_DEVICE_SM_LIMIT": "60", "PFLOG": str(tmp_path)}
-    assert sandbox.python(PROGRAM, **limits) == "done"
+    assert sandbox.python(known, **limits) == "done"
     found = json.loads(report("json", tmp_path))
     assert (total(found, "cuLaunchKernel")["calls"], total(found, "cuMemAlloc")["calls"]) == (LAUNCHES, 4)
     assert total(found, "cuMemAlloc")["size_bytes"] == 128 * MIB
@@ -70,9 +72,11 @@ def test_a_run_is_reported_as_it_was(sandbox: Sandbox, tmp_path: Path) -> None:
 
 
 def test_of_many_processes_one_is_killed(sandbox: Sandbox, tmp_path: Path) -> None:
-    programs = [
-        sandbox.start_python(PROGRAM + "input()", PFLOG=str(tmp_path), CUDA_DEVICE_MEMORY_LIMIT="4g") for _ in range(5)
-    ]
+    def wait() -> None:
+        known()
+        input()
+
+    programs = [sandbox.start_python(wait, PFLOG=str(tmp_path), CUDA_DEVICE_MEMORY_LIMIT="4g") for _ in range(5)]
     for program in programs:
         assert program.stdout is not None and program.stdout.readline() == "done\n"
     programs[0].kill()
@@ -91,21 +95,19 @@ def test_of_many_processes_one_is_killed(sandbox: Sandbox, tmp_path: Path) -> No
 
 
 def test_a_short_peak_is_seen(sandbox: Sandbox, tmp_path: Path) -> None:
-    code = f"""
-from cuda_driver import CudaError, Driver
-d = Driver(); d.start()
-held = []
-try:
-    while True:
-        held.append(d.mem_alloc(64 * {MIB}))
-except CudaError:
-    pass
-for each in held:
-    d.mem_free(each)
-print(len(held))
-"""
+    def program() -> None:
+        d = Driver()
+        d.start()
+        held = []
+        with suppress(CudaError):
+            while True:
+                held.append(d.mem_alloc(64 * MIB))
+        for each in held:
+            d.mem_free(each)
+        print(len(held))
+
     limits = {"CUDA_DEVICE_MEMORY_LIMIT": f"{LIMIT_MIB}m", "PFLOG": str(tmp_path)}
-    assert int(sandbox.python(code, **limits)) == 7
+    assert int(sandbox.python(program, **limits)) == 7
     (device,) = json.loads(report("json", tmp_path))["devices"]
     assert device["memory_peak_bytes"] > (LIMIT_MIB - 64) * MIB
     assert "Calls that failed: cuMemAlloc once." in report("text", tmp_path)

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pynvml as nvml
 import pytest
 from sandbox import UUID, Sandbox
 
+from cuda_driver import CudaError, Driver
 from support import unavailable
+from support.programs import text_of
 from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota
 
@@ -22,22 +25,32 @@ MIB = 1 << 20
 CONTEXT_MIB = 518
 UNSHARE = ("unshare", "--pid", "--fork", "--kill-child")
 
-# Holds memory, then answers each line: a number of MiB is allocated as well, anything else shows what NVML does.
-MEMBER = """
-import json, os, sys, pynvml as nvml
-from cuda_driver import *
-d = Driver(); d.start()
-nvml.nvmlInit(); handle = nvml.nvmlDeviceGetHandleByIndex(0)
-for line in sys.stdin:
-    if line.strip().isdigit():
-        try: d.mem_alloc(int(line) << 20); answer = "ok"
-        except CudaError as error: answer = error.name
-    else:
-        rows = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        answer = {"pid": os.getpid(), "listed": [[row.pid, row.usedGpuMemory >> 20] for row in rows],
-                  "used": nvml.nvmlDeviceGetMemoryInfo(handle).used >> 20, "total": d.device_total_mem() >> 20}
-    print(json.dumps(answer), flush=True)
-"""
+
+def answer() -> None:
+    """Hold memory, then answer each line.
+
+    A number of MiB is allocated as well, anything else shows what NVML does.
+    """
+    d = Driver()
+    d.start()
+    nvml.nvmlInit()
+    handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    for line in sys.stdin:
+        said: object = "ok"
+        if line.strip().isdigit():
+            try:
+                d.mem_alloc(int(line) << 20)
+            except CudaError as error:
+                said = error.name
+        else:
+            rows = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            said = {
+                "pid": os.getpid(),
+                "listed": [[row.pid, row.usedGpuMemory >> 20] for row in rows],
+                "used": nvml.nvmlDeviceGetMemoryInfo(handle).used >> 20,
+                "total": d.device_total_mem() >> 20,
+            }
+        print(json.dumps(said), flush=True)
 
 
 class Member:
@@ -67,7 +80,7 @@ def _namespaces() -> None:
 @contextmanager
 def member(sandbox: Sandbox, limits: Path) -> Iterator[Member]:
     environment = sandbox.variables(VGPURUN_LIMITS_FILE=str(limits))
-    command = [*UNSHARE, sys.executable, "-u", "-c", MEMBER]
+    command = [*UNSHARE, sys.executable, "-u", "-c", text_of(answer)]
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

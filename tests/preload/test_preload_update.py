@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from sandbox import UUID, Sandbox
 
+from cuda_driver import CudaError, Driver
 from support import assert_measured
+from support.programs import Program, text_of
 from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota
 
@@ -24,14 +26,13 @@ SOON_S = 0.1
 
 
 @contextmanager
-def running(sandbox: Sandbox, code: str, quota: Quota) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def running(sandbox: Sandbox, program: Program, quota: Quota) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A program under a limits file, once it has said that it is ready; and the file."""
     limits = sandbox.folder / "limits"
     limits.write_bytes(limits_file.limits_bytes([(sandbox.uuid, quota)]))
-    program = "import json, sys, time\nfrom cuda_driver import *\nd = Driver(); d.start()\n" + code
     environment = sandbox.variables(VGPURUN_LIMITS_FILE=str(limits))
     with subprocess.Popen(
-        [sys.executable, "-u", "-c", program],
+        [sys.executable, "-u", "-c", text_of(program)],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -59,54 +60,61 @@ def line(process: subprocess.Popen[str]) -> list[float]:
     return values
 
 
-# Prints the size of the GPU whenever it changes, and when the one before was last asked for: however late a busy
-# machine lets the program look, from SOON_S after the change on it must not see the old one.
-WATCH_SIZE = """
-seen = d.device_total_mem()
-print('ready')
-last_s = 0
-while True:
-    now_s = time.monotonic()
-    size = d.device_total_mem()
-    if size != seen:
-        seen = size
-        print(json.dumps([last_s, size]))
-    last_s = now_s
-    time.sleep(0.001)
-"""
+def watch_size() -> None:
+    """Print the size of the GPU whenever it changes, and when the one before was last asked for.
+
+    However late a busy machine lets the program look, from SOON_S after the change on it must not see the old one.
+    """
+    d = Driver()
+    d.start()
+    seen = d.device_total_mem()
+    print("ready")
+    last_s = 0.0
+    while True:
+        now_s = time.monotonic()
+        size = d.device_total_mem()
+        if size != seen:
+            seen = size
+            print(json.dumps([last_s, size]))
+        last_s = now_s
+        time.sleep(0.001)
 
 
 def test_a_memory_limit_is_seen_at_once(sandbox: Sandbox) -> None:
-    with running(sandbox, WATCH_SIZE, Quota(GIB)) as (process, limits):
+    with running(sandbox, watch_size, Quota(GIB)) as (process, limits):
         for size in (3 * GIB, GIB // 2, 2 * GIB):
             changed_s = change(limits, Quota(size))
             old_s, seen = line(process)
             assert seen == size and old_s - changed_s < SOON_S
 
 
-# Holds 1 GiB; tries for 64 MiB more again and again. When that begins or ceases to work, it prints when it last was not
-# so.
-WATCH_REFUSALS = """
-d.mem_alloc(1 << 30)
-works = True
-print('ready')
-last_s = 0
-while True:
-    now_s = time.monotonic()
-    try:
-        d.mem_free(d.mem_alloc(64 << 20)); now = True
-    except CudaError:
-        now = False
-    if now != works:
-        works = now
-        print(json.dumps([last_s, now, d.mem_used() >> 20]))
-    last_s = now_s
-    time.sleep(0.001)
-"""
+def watch_refusals() -> None:
+    """Hold 1 GiB and try for 64 MiB more again and again.
+
+    When that begins or ceases to work, print when it last was not so.
+    """
+    d = Driver()
+    d.start()
+    d.mem_alloc(1 << 30)
+    works = True
+    print("ready")
+    last_s = 0.0
+    while True:
+        now_s = time.monotonic()
+        try:
+            d.mem_free(d.mem_alloc(64 << 20))
+            now = True
+        except CudaError:
+            now = False
+        if now != works:
+            works = now
+            print(json.dumps([last_s, now, d.mem_used() >> 20]))
+        last_s = now_s
+        time.sleep(0.001)
 
 
 def test_below_what_is_held_all_is_refused_and_nothing_taken(sandbox: Sandbox) -> None:
-    with running(sandbox, WATCH_REFUSALS, Quota(2 * GIB)) as (process, limits):
+    with running(sandbox, watch_refusals, Quota(2 * GIB)) as (process, limits):
         changed_s = change(limits, Quota(GIB // 2))
         old_s, works, used_mib = line(process)
         assert not works and old_s - changed_s < SOON_S
@@ -121,23 +129,26 @@ def test_below_what_is_held_all_is_refused_and_nothing_taken(sandbox: Sandbox) -
         assert process.stderr.read().count("limit 512 MiB") == 1, "a refusal explains itself once"
 
 
-# Every 100 ms: how much of the last 100 ms the GPU worked for this program.
-WATCH_SHARE = """
-k = d.kernel('spin_1ms')
-print('ready')
-while True:
-    begin, count = time.monotonic(), 0
-    while time.monotonic() < begin + 0.1:
-        for _ in range(5): d.launch(k)
-        d.synchronize(); count += 5
-    end = time.monotonic()
-    print(json.dumps([begin, end, count * 1e-3 / (end - begin)]))
-"""
+def watch_share() -> None:
+    """Print every 100 ms how much of the last 100 ms the GPU worked for this program."""
+    d = Driver()
+    d.start()
+    k = d.kernel("spin_1ms")
+    print("ready")
+    while True:
+        begin, count = time.monotonic(), 0
+        while time.monotonic() < begin + 0.1:
+            for _ in range(5):
+                d.launch(k)
+            d.synchronize()
+            count += 5
+        end = time.monotonic()
+        print(json.dumps([begin, end, count * 1e-3 / (end - begin)]))
 
 
 def mean_after_a_change(sandbox: Sandbox, before: int | None, after: int | None) -> float:
     """The mean of a second that begins 100 ms after the change."""
-    with running(sandbox, WATCH_SHARE, Quota(None, before)) as (process, limits):
+    with running(sandbox, watch_share, Quota(None, before)) as (process, limits):
 
         def mean_after(percent: int | None, delay_s: float) -> float:
             begin_s = change(limits, Quota(None, percent), sandbox.uuid) + delay_s

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from sandbox import MACHINE, UUID, Sandbox, tenant_of
 
+from cuda_driver import Driver
 from support import assert_measured
+from support.programs import text_of
 from vgpurun import abi
 from vgpurun.limits import usage_file
 from vgpurun.limits.usage_file import DeviceReading
@@ -19,14 +21,14 @@ from vgpurun.storage import state
 
 pytestmark = pytest.mark.real_time
 
-LAUNCH = """
-import time
-from cuda_driver import *
-d = Driver(); d.start(); k = d.kernel('spin_1ms')
-end = time.monotonic() + {seconds}
-while time.monotonic() < end: d.launch(k)
-d.synchronize()
-"""
+
+def launch(seconds: float) -> None:
+    d = Driver()
+    d.start()
+    k, end = d.kernel("spin_1ms"), time.monotonic() + seconds
+    while time.monotonic() < end:
+        d.launch(k)
+    d.synchronize()
 
 
 def read(usage: Path, gpu: str = UUID) -> DeviceReading:
@@ -37,8 +39,12 @@ def read(usage: Path, gpu: str = UUID) -> DeviceReading:
 
 def while_it_works(sandbox: Sandbox) -> DeviceReading:
     """Return the figures of a program at 40 % that has worked for 3 s and works on."""
-    code = "print('begins')\n" + LAUNCH.format(seconds=60)
-    with sandbox.start_python(code, CUDA_DEVICE_SM_LIMIT="40") as process:
+
+    def program() -> None:
+        print("begins")
+        launch(60)
+
+    with sandbox.start_python(program, CUDA_DEVICE_SM_LIMIT="40") as process:
         assert process.stdout is not None and process.stdout.readline() == "begins\n"
         time.sleep(3.2)
         seen = read(sandbox.folder / "usage", sandbox.uuid)
@@ -64,6 +70,10 @@ def test_the_share_of_the_last_seconds(measured: Callable[[], DeviceReading]) ->
 
 def test_turns_that_cannot_be_taken_are_told(sandbox: Sandbox) -> None:
     """A folder is in the place of the file."""
+
+    def program() -> None:
+        launch(0.2)
+
     uuid = f"GPU-{os.getpid():08x}-0000-0000-0000-00000000dead"
     (sandbox.folder / "machine.yaml").write_text(MACHINE.replace(UUID, uuid))
     state.make_lock_dir()
@@ -73,7 +83,7 @@ def test_turns_that_cannot_be_taken_are_told(sandbox: Sandbox) -> None:
     in_the_way.mkdir(parents=True)
     try:
         result = sandbox.run(
-            [sys.executable, "-c", LAUNCH.format(seconds=0.2)],
+            [sys.executable, "-c", text_of(program)],
             VGPUSIM_CONFIG=str(sandbox.folder / "machine.yaml"),
             VGPUSIM_STATE=str(sandbox.folder / "own-state"),
             CUDA_DEVICE_SM_LIMIT="50",

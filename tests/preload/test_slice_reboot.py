@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from sandbox import MACHINE, UUID
 
+from cuda_driver import Driver
 from support import CHECKOUT, LIBRARY, remove_tenants, unavailable
+from support.programs import text_of
 from vgpurun.limits import limits_file
 
 pytestmark = pytest.mark.slow
 
 MIB, GIB = 1 << 20, 1 << 30
-SEEN = "import json; from cuda_driver import *; d = Driver(); d.start(); print(json.dumps(d.mem_get_info()))"
 # All that a reboot empties is empty here, but for the checkout and Python, wherever they are.
 AFTER_REBOOT = """
 set -e
@@ -34,6 +35,15 @@ done
 for folder in $KEPT; do mkdir -p "$folder"; mount --bind "$keep$folder" "$folder"; done
 exec "$@"
 """
+
+
+def show_memory() -> None:
+    d = Driver()
+    d.start()
+    print(json.dumps(d.mem_get_info()))
+
+
+SEEN = (sys.executable, "-c", text_of(show_memory))
 
 
 @pytest.fixture
@@ -81,7 +91,7 @@ def test_it_is_there_after_a_reboot_with_its_limits_and_its_place(host: dict[str
     before = after_reboot(host)
     output(host, "slice", "create", "kept", "--mem", "6g", "--sm", "60")
     output(host, "slice", "update", "kept", "--mem", "5g")
-    in_it = ("local", "--slice", "kept", "--", sys.executable, "-c", SEEN)
+    in_it = ("local", "--slice", "kept", "--", *SEEN)
     assert json.loads(output(host, *in_it))[1] == 5 * GIB
     assert output(host, "slice", "ls", "-q", before=before) == "kept\n"
     assert json.loads(output(host, *in_it, before=before))[1] == 5 * GIB
@@ -92,11 +102,19 @@ def test_it_is_there_after_a_reboot_with_its_limits_and_its_place(host: dict[str
 
 def test_processes_share_it(host: dict[str, str]) -> None:
     output(host, "slice", "create", "both", "--mem", "3g", "--gpus", f"device={UUID}")
-    hold = "from cuda_driver import *; d = Driver(); d.start(); d.mem_alloc(1 << 30); print(1); input()"
-    command = [sys.executable, "-m", "vgpurun", "local", "--slice", "both", "--", sys.executable, "-u", "-c", hold]
+
+    def hold() -> None:
+        d = Driver()
+        d.start()
+        d.mem_alloc(1 << 30)
+        print(1)
+        input()
+
+    program = [sys.executable, "-u", "-c", text_of(hold)]
+    command = [sys.executable, "-m", "vgpurun", "local", "--slice", "both", "--", *program]
     with subprocess.Popen(command, env=host, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout and holder.stdin and holder.stdout.readline() == "1\n"
-        free, total = json.loads(output(host, "local", "--slice", "both", "--", sys.executable, "-c", SEEN))
+        free, total = json.loads(output(host, "local", "--slice", "both", "--", *SEEN))
         assert (total, free) == (3 * GIB, (3072 - 1024 - 2 * 518) * MIB)
         refused = vgpurun(host, "slice", "rm", "both")
         assert refused.returncode == 125 and f"in use by process {holder.pid}" in refused.stderr, refused
@@ -113,4 +131,4 @@ def test_limits_of_another_version_are_written_anew(host: dict[str, str]) -> Non
     content[8] += 1  # the version
     limits.write_bytes(content)
     assert limits_file.read_limits(limits) is None
-    assert json.loads(output(host, "local", "--slice", "old", "--", sys.executable, "-c", SEEN))[1] == 3 * GIB
+    assert json.loads(output(host, "local", "--slice", "old", "--", *SEEN))[1] == 3 * GIB

@@ -11,30 +11,29 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support import ROUNDS
+from support.programs import text_of
 from support.suspension import SIM, Host, Program, rounds_under_fire
-from vgpurun.host import checkpoint_calls
+from vgpurun.host import checkpoint_calls, checkpoints, visible
+from vgpurun.limits import limits_file
+from vgpurun.suspend import record, resuming, targets, transition
 
 pytestmark = pytest.mark.slow
-LOOP = """
-import random, sys, time
-from pathlib import Path
-from vgpurun.host.visible import libcuda, visible_gpus
-from vgpurun.host.checkpoints import Checkpoints
-from vgpurun.suspend.resuming import bring_back
-from vgpurun.suspend.targets import process_numbered
-from vgpurun.suspend.transition import Wishes, read, suspend
-gpus, target = visible_gpus(True), process_numbered(sys.argv[1])
-print("ready", flush=True)
-while True:
-    with Checkpoints(libcuda(True)) as driver:
-        suspend(target, gpus, driver, Wishes(is_held=True))
-        bring_back(target, gpus, driver, None)
-    print("round", flush=True)
-"""
+
+
+def loop() -> None:
+    """Suspend a process and bring it back, again and again."""
+    gpus, target = visible.visible_gpus(True), targets.process_numbered(sys.argv[1])
+    print("ready", flush=True)
+    while True:
+        with checkpoints.Checkpoints(visible.libcuda(True)) as driver:
+            transition.suspend(target, gpus, driver, transition.Wishes(is_held=True))
+            resuming.bring_back(target, gpus, driver, None)
+        print("round", flush=True)
 
 
 def check(host: Host, program: Program) -> None:
@@ -68,7 +67,7 @@ def test_the_helper_says_nothing_when_its_master_is_killed(host: Host, has_begun
 def test_many_times(host: Host, start: Callable[..., Program]) -> None:
     """Killed at any moment: also between the steps below, and within a call of the driver."""
     program = start("--mem", "1500m", "--gpus", "device=0")
-    assert rounds_under_fire(program, LOOP, ROUNDS, check) >= ROUNDS
+    assert rounds_under_fire(program, text_of(loop), ROUNDS, check) >= ROUNDS
 
 
 def test_the_program_is_killed(host: Host, start: Callable[..., Program]) -> None:
@@ -85,33 +84,36 @@ def test_the_program_is_killed(host: Host, start: Callable[..., Program]) -> Non
 
 def test_each_moment_of_a_suspension(host: Host, start: Callable[..., Program]) -> None:
     """Killed after each of its steps in turn, as the record and the limits file have it then."""
+
+    def cut_after(steps: int) -> Callable[[], None]:
+        def cut_loop() -> None:
+            count = 0
+
+            def cut(function: Callable[..., Any]) -> Callable[..., Any]:
+                def cut_off(*arguments: Any) -> Any:
+                    nonlocal count
+                    count += 1
+                    result = function(*arguments)
+                    if count > steps:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    return result
+
+                return cut_off
+
+            record.write, record.forget = cut(record.write), cut(record.forget)
+            limits_file.set_suspended = cut(limits_file.set_suspended)
+            loop()
+
+        return cut_loop
+
     program = start("--mem", "1500m", "--gpus", "device=0")
     seen = set()
     for step in range(12):
-        code = LOOP.replace(
-            'print("ready", flush=True)',
-            f"""
-import os, signal
-from vgpurun.suspend import record, transition
-from vgpurun.limits import limits_file
-count = 0
-def cut(function):
-    def cut_off(*arguments):
-        global count
-        count += 1
-        result = function(*arguments)
-        if count > {step}:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-    return cut_off
-record.write, record.forget = cut(record.write), cut(record.forget)
-limits_file.set_suspended = cut(limits_file.set_suspended)
-""",
-        )
-        cut = subprocess.run([sys.executable, "-c", code, program.pid], env=host.environment, capture_output=True)
+        command = [sys.executable, "-c", text_of(cut_after(step)), program.pid]
+        cut = subprocess.run(command, env=host.environment, capture_output=True)
         assert cut.returncode == -signal.SIGKILL
-        record = program.folder / "suspension"
-        seen.add(json.loads(record.read_text())["phase"] if record.exists() else "none")
+        recorded = program.folder / "suspension"
+        seen.add(json.loads(recorded.read_text())["phase"] if recorded.exists() else "none")
         check(host, program)
     assert seen == {"suspending", "suspended", "resuming", "none"}
     full = host.vgpurun("local", "--driver", "sim", "--mem", "1g", "--gpus", "device=0", "--", "true")
@@ -121,20 +123,21 @@ limits_file.set_suspended = cut(limits_file.set_suspended)
 @pytest.mark.parametrize("write", [2, 4])
 def test_a_full_disk(host: Host, start: Callable[..., Program], write: int) -> None:
     """Met before the first process is locked, and when all are away: they run on."""
+
+    def loop_on_a_full_disk() -> None:
+        writes, write_well = iter(range(1, 10)), record.write
+
+        def write_or_not(*arguments: Any) -> None:
+            if next(writes) == write:
+                raise OSError(28, "No space left on device")
+            write_well(*arguments)
+
+        record.write = write_or_not
+        loop()
+
     program = start("--mem", "1500m", "--gpus", "device=0")
-    code = LOOP.replace(
-        'print("ready", flush=True)',
-        f"""
-from vgpurun.suspend import record
-writes, write = iter(range(1, 10)), record.write
-def write_or_not(*arguments):
-    if next(writes) == {write}:
-        raise OSError(28, "No space left on device")
-    write(*arguments)
-record.write = write_or_not
-""",
-    )
-    failed = subprocess.run([sys.executable, "-c", code, program.pid], env=host.environment, stderr=subprocess.PIPE)
+    command = [sys.executable, "-c", text_of(loop_on_a_full_disk), program.pid]
+    failed = subprocess.run(command, env=host.environment, stderr=subprocess.PIPE)
     assert b"No space left on device" in failed.stderr
     assert not (program.folder / "suspension").exists()
     assert program.asks("check") == "right 4"
@@ -143,17 +146,27 @@ record.write = write_or_not
 def test_of_sixteen_processes_one_refuses(host: Host, start: Callable[..., Program]) -> None:
     """The others, which were locked or away by then, run on."""
     script = host.folder / "sixteen"
-    patterns = Path(__file__).parents[1] / "sim" / "programs" / "patterns.py"
-    script.write_text(
-        "import subprocess, sys\n"
-        f"ran = [subprocess.Popen([sys.executable, '-u', {str(patterns)!r}], stdin=subprocess.PIPE,"
-        " stdout=subprocess.PIPE, text=True, env={**__import__('os').environ, **({'VGPUSIM_CHECKPOINT': 'refuse'} "
-        "if number == 11 else {})}) for number in range(16)]\n"
-        "def ask(each, line): each.stdin.write(line); each.stdin.flush(); return each.stdout.readline()\n"
-        "assert all(each.stdout.readline() == 'ready\\n' for each in ran)\n"
-        "print('ready', flush=True)\n"
-        "for line in sys.stdin: print(sorted({ask(each, line).strip() for each in ran}), flush=True)\n"
-    )
+    patterns = str(Path(__file__).parents[1] / "sim" / "programs" / "patterns.py")
+
+    def sixteen() -> None:
+        ran = []
+        for number in range(16):
+            variables = {**os.environ, **({"VGPUSIM_CHECKPOINT": "refuse"} if number == 11 else {})}
+            command, pipe = [sys.executable, "-u", patterns], subprocess.PIPE
+            ran.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=variables))
+
+        def answer(each: subprocess.Popen[str], line: str) -> str:
+            assert each.stdin and each.stdout
+            each.stdin.write(line)
+            each.stdin.flush()
+            return each.stdout.readline().strip()
+
+        assert all(each.stdout and each.stdout.readline() == "ready\n" for each in ran)
+        print("ready", flush=True)
+        for line in sys.stdin:
+            print(sorted({answer(each, line) for each in ran}), flush=True)
+
+    script.write_text(text_of(sixteen))
     launched = subprocess.Popen(
         [sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "2g", "--gpus", "device=0", "--",
          sys.executable, str(script)],

@@ -7,52 +7,74 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from sandbox import UUID, Sandbox
 
+from cuda_driver import Driver
+from support.programs import text_of
 from vgpurun import abi
 from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30
+
+
+def start() -> None:
+    Driver().start()
+
+
+START = text_of(start)
+
+
+def call_what_is_named() -> None:
+    d = Driver()
+    d.start()
+    kernel, address, event = d.kernel("spin_1us"), d.mem_alloc(1 << 20), d.event()
+    calls: dict[str, Callable[[], object]] = {
+        "launch": lambda: d.launch(kernel),
+        "allocate": lambda: d.mem_alloc(1 << 20),
+        "copy to the device": lambda: d.copy_to_device(address, b"x"),
+        "copy from the device": lambda: d.copy_from_device(address, 1),
+        "synchronize": lambda: d.synchronize(),
+        "record an event": lambda: d.event_record(event),
+        "set memory": lambda: d.call("cuMemsetD8_v2", address, 1, 1),
+        "start another": lambda: subprocess.run([sys.executable, "-c", START], check=True),
+        "catch a signal": lambda: signal.signal(signal.SIGUSR1, lambda *_: None),
+    }
+    d.launch(kernel)
+    print("ready")
+    for line in sys.stdin:
+        calls[line.strip()]()
+        print("done")
+
+
 CALLS = (
-    "d.launch(kernel)",
-    "d.mem_alloc(1 << 20)",
-    "d.copy_to_device(address, b'x')",
-    "d.copy_from_device(address, 1)",
-    "d.synchronize()",
-    "d.event_record(event)",
-    "d.call('cuMemsetD8_v2', address, 1, 1)",
-    "subprocess.run([sys.executable, '-c', 'from cuda_driver import *; Driver().start()'], check=True)",
+    "launch",
+    "allocate",
+    "copy to the device",
+    "copy from the device",
+    "synchronize",
+    "record an event",
+    "set memory",
+    "start another",
 )
-PROGRAM = """
-import subprocess, sys
-from cuda_driver import *
-d = Driver(); d.start()
-kernel, address, event = d.kernel("spin_1us"), d.mem_alloc(1 << 20), d.event()
-d.launch(kernel)
-print("ready")
-for line in sys.stdin:
-    exec(line)
-    print("done")
-"""
 
 
 class Limited:
-    """A program under a limits file, which runs what it is told."""
+    """A program under a limits file, which calls what it is told."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.limits = sandbox.folder / "limits"
         self.usage = sandbox.folder / "usage"
         self.limits.write_bytes(limits_file.limits_bytes([(UUID, Quota(4 * GIB, 50))]))
         environment = sandbox.variables(VGPURUN_LIMITS_FILE=str(self.limits))
+        command = [sys.executable, "-u", "-c", text_of(call_what_is_named)]
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "-c", PROGRAM], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert self.says("ready")
 
     def tell(self, line: str) -> None:
@@ -99,10 +121,10 @@ def test_a_call_waits_and_asks(limited: Limited, call: str) -> None:
 
 
 def test_a_waiting_program_can_be_ended(limited: Limited) -> None:
-    limited.tell("import signal; signal.signal(signal.SIGUSR1, lambda *_: None)")
+    limited.tell("catch a signal")
     assert limited.says("done")
     limited.set_suspended(abi.SUSPENDED)
-    limited.tell(CALLS[0])
+    limited.tell("launch")
     assert limited.is_silent(0.1)
     limited.process.send_signal(signal.SIGUSR1)
     assert limited.is_silent(0.1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from pathlib import Path
 import pytest
 from sandbox import MACHINE, UUID, Sandbox, tenant_of
 
+from cuda_driver import Driver
+from support.programs import text_of
 from vgpurun import abi
 from vgpurun.limits.limits_file import limits_bytes, read_limits
 from vgpurun.limits.quota import Quota
@@ -25,25 +28,32 @@ from vgpurun.storage import tenants
 
 pytestmark = pytest.mark.slow
 
-LAUNCH = """
-from cuda_driver import *
-d = Driver(); d.start(); k = d.kernel('spin_1ms')
-for _ in range(100): d.launch(k)
-d.synchronize()
-"""
-WORKS = """
-import time
-from cuda_driver import *
-d = Driver(); d.start(); k = d.kernel('spin_1ms')
-while True:
-    for _ in range(10): d.launch(k)
-    d.synchronize(); print(time.monotonic(), flush=True)
-"""
 TOLD = "do not take turns"
 OWN_UUID = f"GPU-{os.getpid():08x}-0000-0000-0000-00000000f11e"
 SLOTS = 256
 SLOT = struct.Struct("<qqqq")  # end of the turn, and of its slice; ticket; seen
 LONGEST_LEASE_NS = 250_000_000
+
+
+def launch_a_hundred() -> None:
+    d = Driver()
+    d.start()
+    k = d.kernel("spin_1ms")
+    for _ in range(100):
+        d.launch(k)
+    d.synchronize()
+
+
+def work() -> None:
+    """Print the time after every ten launches, without end."""
+    d = Driver()
+    d.start()
+    k = d.kernel("spin_1ms")
+    while True:
+        for _ in range(10):
+            d.launch(k)
+        d.synchronize()
+        print(time.monotonic(), flush=True)
 
 
 def on_own_gpu(sandbox: Sandbox) -> dict[str, str]:
@@ -55,7 +65,7 @@ def on_own_gpu(sandbox: Sandbox) -> dict[str, str]:
 
 def launch(sandbox: Sandbox, *before: str) -> subprocess.CompletedProcess[str]:
     """A program with a limit of 80 %, which has to work to its end: it has a minute for a hundred launches of 1 ms."""
-    command = [*before, sys.executable, "-c", LAUNCH]
+    command = [*before, sys.executable, "-c", text_of(launch_a_hundred)]
     result = sandbox.run(command, CUDA_DEVICE_SM_LIMIT="80", **on_own_gpu(sandbox))
     assert result.returncode == 0, result.stderr
     return result
@@ -114,8 +124,14 @@ def test_a_link_in_the_place_of_a_folder_that_is_half_made(sandbox: Sandbox, own
     target = sandbox.folder / "target"
     target.mkdir(mode=0o700)
     (target / name).write_text("precious")
-    squat = f"import os; os.symlink({str(target)!r}, f'{abi.LOCK_DIR}/.{{os.getpid()}}')\n"
-    result = sandbox.run([sys.executable, "-c", squat + LAUNCH], CUDA_DEVICE_SM_LIMIT="80", **on_own_gpu(sandbox))
+    leads_to, lock_dir = str(target), abi.LOCK_DIR
+
+    def squat() -> None:
+        os.symlink(leads_to, f"{lock_dir}/.{os.getpid()}")
+        launch_a_hundred()
+
+    command = [sys.executable, "-c", text_of(squat)]
+    result = sandbox.run(command, CUDA_DEVICE_SM_LIMIT="80", **on_own_gpu(sandbox))
     for link in Path(abi.LOCK_DIR).glob(".*"):
         if link.is_symlink() and link.readlink() == target:
             link.unlink()
@@ -138,11 +154,15 @@ def test_a_folder_of_another_user_is_not_the_own(sandbox: Sandbox, own: Path) ->
 
 def test_a_limit_on_file_sizes_ends_no_program(sandbox: Sandbox, own: Path) -> None:
     """Also one that has not told the kernel to ignore SIGXFSZ, as Python has."""
+
+    def program() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        launch_a_hundred()
+
     launch(sandbox)  # makes the larger files
     shutil.rmtree(own)
-    default = "import os, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
     result = sandbox.run(
-        ["sh", "-c", 'ulimit -f 200; exec "$@"', "-", sys.executable, "-c", default + LAUNCH],
+        ["sh", "-c", 'ulimit -f 200; exec "$@"', "-", sys.executable, "-c", text_of(program)],
         CUDA_DEVICE_SM_LIMIT="80",
         **on_own_gpu(sandbox),
     )
@@ -203,7 +223,7 @@ def _at_work(sandbox: Sandbox, containers: str) -> Iterator[list[subprocess.Pope
         for name in containers:
             usage = str(sandbox.folder / f"usage-{name}")
             limits = {"CUDA_DEVICE_SM_LIMIT": "50", "CUDA_DEVICE_MEMORY_SHARED_CACHE": usage}
-            programs.append(stack.enter_context(sandbox.start_python(WORKS, **limits, **own_gpu)))
+            programs.append(stack.enter_context(sandbox.start_python(work, **limits, **own_gpu)))
             stack.callback(programs[-1].kill)
         for program in programs:
             assert program.stdout is not None and program.stdout.readline()

@@ -3,35 +3,57 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
 import os
+import platform
+import resource
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from ctypes import c_uint8, c_uint16, c_uint32
 from pathlib import Path
 
 import pytest
 from sandbox import Sandbox
 
+from cuda_driver import CudaError, Driver, byref, c_void_p
 from support import unavailable
+from support.programs import Program, text_of
 from vgpurun import abi
 
 LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT_0": "2g"}
-FILL = """
-import os, resource, sys
-from cuda_driver import *
-d = Driver()
-def fill(most=99):
+
+
+def fill(d: Driver, most: int = 99) -> int:
+    """Return how often 100 MiB could be had, of so many times at most."""
     for count in range(most):
-        try: d.mem_alloc(100 << 20)
-        except CudaError: return count
+        try:
+            d.mem_alloc(100 << 20)
+        except CudaError:
+            return count
     return most
-"""
-FILL_AND_WAIT = FILL + "d.start(); print(fill(5), flush=True); sys.stdin.readline(); print(fill(), flush=True)"
 
 
-def run(sandbox: Sandbox, code: str, usage: Path | None) -> tuple[str, str]:
+def start_and_fill() -> None:
+    d = Driver()
+    d.start()
+    print(fill(d))
+
+
+def fill_and_wait() -> None:
+    d = Driver()
+    d.start()
+    print(fill(d, 5), flush=True)
+    sys.stdin.readline()
+    print(fill(d), flush=True)
+
+
+def run(sandbox: Sandbox, program: Program, usage: Path | None) -> tuple[str, str]:
     """Return the program's output and the library's first word about it. Without a file, the default one is used."""
-    command = [sys.executable, "-c", FILL + code]
+    command = [sys.executable, "-c", text_of(program)]
     result = sandbox.run(command, CUDA_DEVICE_MEMORY_SHARED_CACHE=str(usage or ""), **LIMIT)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip(), result.stderr.split("\n")[0]
@@ -49,23 +71,32 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk(sandbox: Sandbox, small_disk: Path) -> None:
-    printed, said = run(sandbox, "d.start(); print(fill())", small_disk / "usage")
+    printed, said = run(sandbox, start_and_fill, small_disk / "usage")
     assert printed == "15"
     assert said.endswith("usage: No space left on device; each process is held to the limit by itself")
 
 
 def test_a_read_only_disk(sandbox: Sandbox, small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    printed, said = run(sandbox, "d.start(); print(fill())", small_disk / "usage")
+    printed, said = run(sandbox, start_and_fill, small_disk / "usage")
     assert printed == "15"
     assert "Read-only file system; each process" in said
 
 
 def test_a_limit_on_the_size_of_files(sandbox: Sandbox) -> None:
     """To write past it would end the program by SIGXFSZ."""
-    code = "resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))\nd.start(); print(fill())"
-    sandbox.python(FILL + "d.start()")  # the simulated driver's own file is made beforehand
-    printed, said = run(sandbox, code, sandbox.folder / "small")
+
+    def start() -> None:
+        Driver().start()
+
+    def program() -> None:
+        d = Driver()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+        d.start()
+        print(fill(d))
+
+    sandbox.python(start)  # the simulated driver's own file is made beforehand
+    printed, said = run(sandbox, program, sandbox.folder / "small")
     assert printed == "15"
     assert "File too large; each process" in said
 
@@ -73,7 +104,7 @@ def test_a_limit_on_the_size_of_files(sandbox: Sandbox) -> None:
 def test_a_file_that_is_too_short_is_made_longer(sandbox: Sandbox) -> None:
     path = sandbox.folder / "usage"
     path.write_bytes(bytes(abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION))[:100])
-    assert run(sandbox, "d.start(); print(fill())", path)[0] == "15"
+    assert run(sandbox, start_and_fill, path)[0] == "15"
     assert path.stat().st_size == ctypes.sizeof(abi.Usage)
 
 
@@ -83,10 +114,10 @@ def test_a_file_of_another_version_is_emptied_once_nobody_uses_it(sandbox: Sandb
     for process in old.processes:
         process.devices[0].counted_bytes = 1 << 40
     path.write_bytes(bytes(old))
-    with sandbox.start_python(FILL_AND_WAIT, LIBCUDA_LOG_LEVEL="2", **LIMIT) as first:
+    with sandbox.start_python(fill_and_wait, LIBCUDA_LOG_LEVEL="2", **LIMIT) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "5\n"
-        assert run(sandbox, "d.start(); print(fill())", path)[0] == "5", "both use the same file"
+        assert run(sandbox, start_and_fill, path)[0] == "5", "both use the same file"
         assert first.communicate("\n")[0] == "10\n"
     assert abi.Usage.from_buffer_copy(path.read_bytes()).abi_version == abi.ABI_VERSION
 
@@ -95,12 +126,16 @@ def test_a_file_of_another_version_that_is_in_use_is_left_alone(sandbox: Sandbox
     path = sandbox.folder / "usage"
     content = bytes(abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION + 1))
     path.write_bytes(content)
-    hold = (
-        "import fcntl, struct\n"
-        f"holder = os.open({str(path)!r}, os.O_RDWR)\n"
-        f"fcntl.fcntl(holder, 37, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, {abi.SLOT_LOCK_OFFSET + 7}, 1, 0))\n"
-    )
-    printed, said = run(sandbox, hold + "d.start(); print(fill())", path)
+    name, slot_lock = str(path), abi.SLOT_LOCK_OFFSET + 7
+
+    def program() -> None:
+        d = Driver()
+        holder = os.open(name, os.O_RDWR)
+        fcntl.fcntl(holder, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, slot_lock, 1, 0))
+        d.start()
+        print(fill(d))
+
+    printed, said = run(sandbox, program, path)
     assert printed == "15"
     assert "processes of another version of vgpurun use it; each process" in said
     assert path.read_bytes() == content
@@ -110,7 +145,7 @@ def test_a_file_of_another_program_is_left_alone(sandbox: Sandbox) -> None:
     path = sandbox.folder / "thesis.txt"
     path.write_bytes(b"important" * 99)
     mode = path.stat().st_mode
-    printed, said = run(sandbox, "d.start(); print(fill())", path)
+    printed, said = run(sandbox, start_and_fill, path)
     assert printed == "15"
     assert "it is not a usage file of vgpurun" in said
     assert (path.read_bytes(), path.stat().st_mode) == (b"important" * 99, mode)
@@ -121,12 +156,18 @@ def test_a_default_file_of_another_user_is_not_trusted(sandbox: Sandbox) -> None
     if os.geteuid() != 0:
         unavailable("only root can be two users")
     user = 64999
+
+    def program() -> None:
+        d = Driver()
+        assert ctypes.CDLL(None).prctl(28, 4, 0, 0, 0) == 0  # keep the capabilities
+        os.seteuid(user)
+        d.start()
+        print(fill(d))
+
     path = Path(f"/tmp/vgpurun-{user}.usage")
     path.write_bytes(b"")
     try:
-        keep_capabilities = "import ctypes\nassert ctypes.CDLL(None).prctl(28, 4, 0, 0, 0) == 0\n"
-        code = f"{keep_capabilities}os.seteuid({user}); d.start(); print(fill())"
-        printed, said = run(sandbox, code, None)
+        printed, said = run(sandbox, program, None)
         assert printed == "15"
         assert "belongs to another user; each process is held to the limit by itself" in said
         assert path.stat().st_size == 0
@@ -137,65 +178,107 @@ def test_a_default_file_of_another_user_is_not_trusted(sandbox: Sandbox) -> None
 @pytest.mark.parametrize("left", [0, 1, 2, 3])
 def test_no_descriptor_left(sandbox: Sandbox, left: int) -> None:
     """Whoever could not be counted by the others gets nothing, and says why: else each has the whole limit."""
-    code = (
-        "d.init()\n"
-        "held = []\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))\n"
-        "try:\n"
-        "    while True: held.append(os.dup(2))\n"
-        "except OSError: pass\n"
-        f"for _ in range({left}): os.close(held.pop())\n"
-        "started = d.result('cuDevicePrimaryCtxRetain', byref(c_void_p()), 0)\n"
-        "if started == 'CUDA_SUCCESS': d.start()\n"
-        "print(fill() if started == 'CUDA_SUCCESS' else started)"
-    )
-    other = FILL + "d.start(); print(fill(10), flush=True); sys.stdin.readline()"
+
+    def program() -> None:
+        d = Driver()
+        d.init()
+        held = []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(2))
+        for _ in range(left):
+            os.close(held.pop())
+        started = d.result("cuDevicePrimaryCtxRetain", byref(c_void_p()), 0)
+        if started == "CUDA_SUCCESS":
+            d.start()
+        print(fill(d) if started == "CUDA_SUCCESS" else started)
+
+    def other() -> None:
+        d = Driver()
+        d.start()
+        print(fill(d, 10), flush=True)
+        sys.stdin.readline()
+
     with sandbox.start_python(other, **LIMIT) as other_process:
         assert other_process.stdout is not None
         assert other_process.stdout.readline() == "10\n"
-        result = sandbox.run([sys.executable, "-c", FILL + code], **LIMIT)
+        result = sandbox.run([sys.executable, "-c", text_of(program)], **LIMIT)
         other_process.communicate("\n")
     assert result.stdout.strip() in ("0", "CUDA_ERROR_OUT_OF_MEMORY"), "2048 - 2 contexts of 518 - 1000"
     assert left > 1 or "usage: Too many open files; nothing is granted to this process\n" in result.stderr
 
 
-NO_OFD_LOCKS = """
-import ctypes, errno, platform
-class Rule(ctypes.Structure): _fields_ = [('code', c_uint16), ('yes', c_uint8), ('no', c_uint8), ('value', c_uint32)]
-class Rules(ctypes.Structure): _fields_ = [('count', c_uint16), ('rules', ctypes.POINTER(Rule))]
-fcntl, set_ofd_lock = {'x86_64': 72, 'aarch64': 25}[platform.machine()], 37
-ours = 100  # the library's descriptors are no lower
-rules = (Rule * 8)((0x20, 0, 0, 0), (0x15, 0, 5, fcntl), (0x20, 0, 0, 24), (0x15, 0, 3, set_ofd_lock),
-                   (0x20, 0, 0, 16), (0x35, 0, 1, ours), (0x06, 0, 0, 0x50000 | errno.ENOLCK), (0x06, 0, 0, 0x7fff0000))
-libc = ctypes.CDLL(None)
-assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, byref(Rules(8, rules)), 0, 0) == 0
-"""
+def lock_no_files() -> None:
+    """Let the kernel refuse the locks that belong to open files."""
+
+    class Rule(ctypes.Structure):
+        _fields_ = [("code", c_uint16), ("yes", c_uint8), ("no", c_uint8), ("value", c_uint32)]
+
+    class Rules(ctypes.Structure):
+        _fields_ = [("count", c_uint16), ("rules", ctypes.POINTER(Rule))]
+
+    of_fcntl, set_ofd_lock = {"x86_64": 72, "aarch64": 25}[platform.machine()], 37
+    ours = 100  # the library's descriptors are no lower
+    rules = (Rule * 8)(
+        (0x20, 0, 0, 0),
+        (0x15, 0, 5, of_fcntl),
+        (0x20, 0, 0, 24),
+        (0x15, 0, 3, set_ofd_lock),
+        (0x20, 0, 0, 16),
+        (0x35, 0, 1, ours),
+        (0x06, 0, 0, 0x50000 | errno.ENOLCK),
+        (0x06, 0, 0, 0x7FFF0000),
+    )
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0
+    assert libc.prctl(22, 2, byref(Rules(8, rules)), 0, 0) == 0
 
 
 def test_files_that_cannot_be_locked(sandbox: Sandbox) -> None:
     """A file system without such locks is named as the reason, not too many processes."""
-    code = f"from ctypes import c_uint8, c_uint16, c_uint32\nd.init()\n{NO_OFD_LOCKS}\nd.start(); print(fill())"
-    printed, said = run(sandbox, code, sandbox.folder / "usage")
+
+    def program() -> None:
+        d = Driver()
+        d.init()
+        lock_no_files()
+        d.start()
+        print(fill(d))
+
+    printed, said = run(sandbox, program, sandbox.folder / "usage")
     assert printed == "15"
     assert "cannot be locked: No locks available" in said
 
 
-CLOSING = {
-    "closes all descriptors": "os.closerange(3, 4096)",
-    "puts its own files in their place": (
-        "null = os.open('/dev/null', os.O_RDWR)\n"
-        "for number in range(3, 256):\n"
-        "    if number != null: os.dup2(null, number)"
-    ),
-}
+CLOSING = ("closes all descriptors", "puts its own files in their place")
 
 
 @pytest.mark.parametrize("kind", CLOSING)
 def test_a_program_that_closes_what_it_finds_open(sandbox: Sandbox, kind: str) -> None:
     """It goes on being counted by the others, and goes on seeing who is alive."""
-    closing = FILL + f"d.start(); fill(5)\n{CLOSING[kind]}\nprint('closed', flush=True)\n"
-    closing += "sys.stdin.readline(); print(fill(), flush=True); sys.stdin.readline()"
-    with sandbox.start_python(closing, **LIMIT) as closer, sandbox.start_python(FILL_AND_WAIT, **LIMIT) as other:
+
+    def closing() -> None:
+        d = Driver()
+        d.start()
+        fill(d, 5)
+        if kind == "closes all descriptors":
+            os.closerange(3, 4096)
+        else:
+            null = os.open("/dev/null", os.O_RDWR)
+            for number in range(3, 256):
+                if number != null:
+                    os.dup2(null, number)
+        print("closed", flush=True)
+        sys.stdin.readline()
+        print(fill(d), flush=True)
+        sys.stdin.readline()
+
+    def no_room() -> None:
+        d = Driver()
+        d.init()
+        print(d.result("cuDevicePrimaryCtxRetain", byref(c_void_p()), 0))
+
+    with sandbox.start_python(closing, **LIMIT) as closer, sandbox.start_python(fill_and_wait, **LIMIT) as other:
         assert closer.stdin is not None
         assert closer.stdout is not None
         assert other.stdout is not None
@@ -205,7 +288,6 @@ def test_a_program_that_closes_what_it_finds_open(sandbox: Sandbox, kind: str) -
         closer.stdin.write("\n")
         closer.stdin.flush()
         assert closer.stdout.readline() == "10\n", "the other one has ended"
-        no_room = "d.init(); print(d.result('cuDevicePrimaryCtxRetain', byref(c_void_p()), 0))"
         assert run(sandbox, no_room, sandbox.folder / "usage")[0] == "CUDA_ERROR_OUT_OF_MEMORY"
         closer.communicate("\n")
-    assert run(sandbox, "d.start(); print(fill())", sandbox.folder / "usage")[0] == "15"
+    assert run(sandbox, start_and_fill, sandbox.folder / "usage")[0] == "15"

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from support import LIBRARY, assert_measured, own_gpu_config
+from support import LIBRARY, PYTHON_PATH, assert_measured, own_gpu_config
+from support.programs import text_of
 from vgpurun.diagnostics import verify
 from vgpurun.errors import VgpurunError
+from vgpurun.host import gpus, library, simulation
 from vgpurun.host.elf import glibc_version, read_elf
 
 pytestmark = pytest.mark.slow
@@ -84,29 +86,27 @@ def test_the_table_fits_a_terminal(environment: dict[str, str]) -> None:
     assert result.stdout.splitlines()[-1] == "14 hold"
 
 
-FAILING = """
-from vgpurun.host import gpus
-from vgpurun.host import library
-from vgpurun.host import simulation
-from vgpurun.diagnostics.verify import Trial, check_compute, check_memory
-import json
-simulation.activate(library.find_simulated_driver(print))
-(gpu,) = gpus.list_gpus()
-def start(*limits): return ["local", "--gpus=device=0", *limits, "--", str(library.find_verifier(print))]
-trial = Trial(start("--overcommit"), start(*{limits!r}), False, lambda pid: pid)
-print(json.dumps([[check.name, check.status, check.words] for check in {checks}]))
-"""
+def judged(environment: dict[str, str], limits: list[str], is_memory: bool) -> dict[str, tuple[str, str]]:
+    """Judge a program under limits as if it had others: 1.5 GiB, or half a GPU."""
 
+    def program() -> None:
+        simulation.activate(library.find_simulated_driver(print))
+        (gpu,) = gpus.list_gpus()
 
-def judged(environment: dict[str, str], limits: list[str], checks: str) -> dict[str, tuple[str, str]]:
-    """Judge a program under limits as if it had others."""
-    result = run(environment, "-c", FAILING.format(limits=limits, checks=checks))
+        def start(*options: str) -> list[str]:
+            return ["local", "--gpus=device=0", *options, "--", str(library.find_verifier(print))]
+
+        trial = verify.Trial(start("--overcommit"), start(*limits), False, lambda pid: pid)
+        checks = verify.check_memory(trial, gpu, 1536 << 20) if is_memory else verify.check_compute(trial, gpu, 50, 0.7)
+        print(json.dumps([[check.name, check.status, check.words] for check in checks]))
+
+    result = run({**environment, "PYTHONPATH": PYTHON_PATH}, "-c", text_of(program))
     assert result.returncode == 0, result.stderr
     return {name: (status, words) for name, status, words in json.loads(result.stdout.splitlines()[-1])}
 
 
 def test_memory_that_passes_its_limit_fails(environment: dict[str, str]) -> None:
-    found = judged(environment, ["--mem=2g"], "check_memory(trial, gpu, 1536 << 20)")
+    found = judged(environment, ["--mem=2g"], is_memory=True)
     wrong = {name.removeprefix("memory: ") for name, (status, _) in found.items() if status == "FAIL"}
     assert wrong == (PATHS | {"the size that it sees"}) - {"cuMemAllocManaged"}
     assert found["memory: cuMemAlloc"] == ("FAIL", "got 2048 of 1536 MiB by NVML")
@@ -116,7 +116,7 @@ def test_memory_that_passes_its_limit_fails(environment: dict[str, str]) -> None
 @pytest.mark.real_time
 def test_a_share_that_passes_its_limit_fails(environment: dict[str, str]) -> None:
     def measured() -> list[str]:
-        found = judged(environment, ["--sm=80"], "check_compute(trial, gpu, 50, 0.7)")
+        found = judged(environment, ["--sm=80"], is_memory=False)
         return [found[f"compute: {work}"][0] for work in ("launches", "graphs")]
 
     assert_measured(measured, lambda seen: seen == ["FAIL", "FAIL"])

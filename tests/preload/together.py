@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from inspect import signature
@@ -14,30 +15,39 @@ from typing import Any
 import pytest
 from sandbox import BUSY_MACHINE, MACHINE, UUID, Sandbox, simulated_machine
 
+from cuda_driver import Driver
 from support import assert_measured, go_on_together, short_folder
 
-# For programs: what a launch in a loop completes, as a part of the time. Kernels of 2 ms keep the GPU at work while a
-# busy machine holds the program up for a moment.
-WORK = """
-import json, sys, threading, time
-from cuda_driver import *
-d = Driver(); d.start(); KERNEL_S = 2e-3; k = d.kernel('spin_2ms')
-def work(seconds, launch=lambda: d.launch(k), kernel_s=KERNEL_S):
+KERNEL_S = 2e-3  # of spin_2ms, which keeps the GPU at work while a busy machine holds the program up for a moment
+
+
+def work(d: Driver, seconds: float, launch: Callable[[], object], kernel_s: float = KERNEL_S) -> float:
+    """Return what a launch in a loop completes, as a part of the time."""
     began, count = time.monotonic(), 0
     while time.monotonic() < began + seconds:
-        launch(); count += 1
+        launch()
+        count += 1
     d.synchronize()
     return count * kernel_s / (time.monotonic() - began)
-"""
-# Each is seen by the others before it works: what a program without a limit has launched alone, nobody takes back.
-COMPARED = """
-print('ready', flush=True); input()
-d.launch(k); d.synchronize()
-time.sleep(0.1)
-work(0.3)
-print(work(1.2), flush=True)
-while True: d.launch(k)
-"""
+
+
+def compared() -> None:
+    """Print what the program completes beside others.
+
+    Each is seen by them before it works: what a program without a limit has launched alone, nobody takes back.
+    """
+    d = Driver()
+    d.start()
+    k = d.kernel("spin_2ms")
+    print("ready", flush=True)
+    input()
+    d.launch(k)
+    d.synchronize()
+    time.sleep(0.1)
+    work(d, 0.3, lambda: d.launch(k))
+    print(work(d, 1.2, lambda: d.launch(k)), flush=True)
+    while True:
+        d.launch(k)
 
 
 def measured_together(programs: Sequence[subprocess.Popen[str]]) -> list[float]:

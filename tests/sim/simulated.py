@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from support import BARE_PYTHON, LIBRARY
+from support.programs import OWN, Program, text_of
 
 SIMULATED_DRIVER = LIBRARY.parent / "sim"
 UUID_A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
@@ -21,37 +24,39 @@ devices:
     memory_mib: 4096
     context_overhead_mib: 100
 """
-PRELUDE = """
-import ctypes, os, sys, threading, time
-from ctypes import byref
-from cuda_driver import *
 MIB = 1 << 20
-driver = Driver()
-"""
+driver = OWN
+
+
 # A busy machine may delay the host at any point, which makes a time longer but never shorter: the best of some counts.
 # Tests that look while a kernel runs use one of 30 s, which nobody waits for.
-TIMED = """
-def timed(work):
+def timed(work: Callable[[], object]) -> float:
+    """Return the milliseconds between events before and behind what `work` launches."""
     start, end = driver.event(), driver.event()
     driver.event_record(start)
     work()
     driver.event_record(end)
     driver.event_synchronize(end)
-    return driver.event_elapsed_ms(start, end)
-def on_host(work):
+    return float(driver.event_elapsed_ms(start, end))
+
+
+def on_host(work: Callable[[], object]) -> float:
+    """Return the milliseconds for which the host waits for what `work` launches."""
     began = time.monotonic()
     work()
     driver.synchronize()
     return (time.monotonic() - began) * 1000
-def near(measure, expected, tolerance=0.1):
-    seen = []
+
+
+def near(measure: Callable[[], float], expected: float, tolerance: float = 0.1) -> None:
+    """Measure until that is near what is expected, but never less."""
+    seen: list[float] = []
     while len(seen) < 100:
         seen.append(measure())
         assert seen[-1] >= expected - 0.001, (seen, expected)
         if seen[-1] <= expected + tolerance:
             return
     raise AssertionError((seen, expected))
-"""
 
 
 @dataclass
@@ -67,16 +72,16 @@ class Machine:
             command, env={**self.environment, **variables}, capture_output=True, text=True, timeout=60, check=False
         )
 
-    def python(self, code: str, *, start: bool = True, **variables: str) -> str:
-        """Run code that must succeed, and return what it printed. `start`: with cuInit and a context on device 0."""
-        result = self.run(*BARE_PYTHON, "-c", self._program(code, start), **variables)
+    def python(self, program: Program, *, start: bool = True, **variables: str) -> str:
+        """Run a program that must succeed; return what it printed. `start`: with cuInit and a context on device 0."""
+        result = self.run(*BARE_PYTHON, "-c", self._text(program, start), **variables)
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout.strip()
 
-    def start_python(self, code: str, *, start: bool = True, **variables: str) -> subprocess.Popen[str]:
-        """Start code whose standard streams are pipes; it ends with the test."""
+    def start_python(self, program: Program, *, start: bool = True, **variables: str) -> subprocess.Popen[str]:
+        """Start a program whose standard streams are pipes; it ends with the test."""
         process = subprocess.Popen(
-            [*BARE_PYTHON, "-u", "-c", self._program(code, start)],
+            [*BARE_PYTHON, "-u", "-c", self._text(program, start)],
             env={**self.environment, **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -89,5 +94,5 @@ class Machine:
         Path(self.environment["VGPUSIM_CONFIG"]).write_text(text)
 
     @staticmethod
-    def _program(code: str, start: bool) -> str:
-        return PRELUDE + ("driver.start()\n" if start else "") + code
+    def _text(program: Program, start: bool) -> str:
+        return text_of(program, "driver = Driver()", *["driver.start()"] * start)

@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from simulated import Machine
+from simulated import MIB, Machine, driver
 
 from support import CHECKOUT
 
-DESCRIBE = """
-driver.init()
-devices = range(driver.device_count())
-print(driver.version(), *[(driver.device_name(i), driver.device_total_mem(i) // MIB) for i in devices])
-"""
+
+def describe() -> None:
+    driver.init()
+    devices = range(driver.device_count())
+    print(driver.version(), *[(driver.device_name(i), driver.device_total_mem(i) // MIB) for i in devices])
 
 
 @pytest.mark.parametrize(
@@ -88,23 +88,27 @@ devices:
   memory_mib: 1024
 - memory_mib: 2048.0
 """)
-    assert machine.python(DESCRIBE, start=False) == "12040 ('A # not a comment', 1024) ('Simulated GPU', 2048)"
+    assert machine.python(describe, start=False) == "12040 ('A # not a comment', 1024) ('Simulated GPU', 2048)"
 
 
 def test_without_a_file_there_is_one_device(machine: Machine) -> None:
-    assert machine.python(DESCRIBE, start=False, VGPUSIM_CONFIG="") == "13000 ('Simulated GPU', 8192)"
+    assert machine.python(describe, start=False, VGPUSIM_CONFIG="") == "13000 ('Simulated GPU', 8192)"
 
 
 def test_the_example(machine: Machine) -> None:
     example = CHECKOUT / "lib" / "sim" / "example.yaml"
     expected = "13000 ('Simulated GPU A', 8192) ('Simulated GPU B', 8192)"
-    assert machine.python(DESCRIBE, start=False, VGPUSIM_CONFIG=str(example)) == expected
+    assert machine.python(describe, start=False, VGPUSIM_CONFIG=str(example)) == expected
 
 
 def test_the_state_file_of_the_configuration(machine: Machine) -> None:
     state = machine.folder / "other.state"
     machine.configure(f"state_file: {state}\n")
-    machine.python("", VGPUSIM_STATE="")
+
+    def program() -> None:
+        pass
+
+    machine.python(program, VGPUSIM_STATE="")
     assert state.stat().st_size > 0
 
 

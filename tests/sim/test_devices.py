@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
+
 import pytest
-from simulated import UUID_A, UUID_B, Machine
+from simulated import MIB, UUID_A, UUID_B, Machine, driver
+
+from cuda_driver import byref
 
 
 def test_what_a_device_says_of_itself(machine: Machine) -> None:
-    code = """
-driver.init()
-print(driver.device_count(), driver.device_name(1), driver.device_uuid(1), driver.device_total_mem(1) // MIB)
-print(driver.device_attribute(16), driver.device_attribute(75), driver.device_attribute(10))
-text, device = ctypes.create_string_buffer(16), ctypes.c_int()
-driver.call("cuDeviceGetPCIBusId", text, 16, 1)
-driver.call("cuDeviceGetByPCIBusId", byref(device), text)
-print(text.value.decode(), device.value)
-out = ctypes.c_int()
-print(driver.result("cuDeviceGet", byref(out), 2), driver.result("cuDeviceGetAttribute", byref(out), 9999, 0),
-      driver.result("cuDeviceGetByPCIBusId", byref(out), b"0000:77:00.0"), driver.result("cuDeviceGetCount", None))
-"""
-    lines = machine.python(code, start=False).splitlines()
+    def program() -> None:
+        driver.init()
+        print(driver.device_count(), driver.device_name(1), driver.device_uuid(1), driver.device_total_mem(1) // MIB)
+        print(driver.device_attribute(16), driver.device_attribute(75), driver.device_attribute(10))
+        text, device = ctypes.create_string_buffer(16), ctypes.c_int()
+        driver.call("cuDeviceGetPCIBusId", text, 16, 1)
+        driver.call("cuDeviceGetByPCIBusId", byref(device), text)
+        print(text.value.decode(), device.value)
+        out = ctypes.c_int()
+        print(
+            driver.result("cuDeviceGet", byref(out), 2),
+            driver.result("cuDeviceGetAttribute", byref(out), 9999, 0),
+            driver.result("cuDeviceGetByPCIBusId", byref(out), b"0000:77:00.0"),
+            driver.result("cuDeviceGetCount", None),
+        )
+
+    lines = machine.python(program, start=False).splitlines()
     assert lines[0] == f"2 Simulated B {UUID_B} 4096"
     assert lines[1] == "132 9 32"
     assert lines[2] == "0000:02:00.0 1"
@@ -45,12 +54,12 @@ print(driver.result("cuDeviceGet", byref(out), 2), driver.result("cuDeviceGetAtt
     ],
 )
 def test_cuda_visible_devices(machine: Machine, visible: str, uuids: list[str] | None) -> None:
-    code = """
-name = driver.result("cuInit", 0)
-print(name, *([driver.device_uuid(i) for i in range(driver.device_count())] if name == "CUDA_SUCCESS" else []))
-"""
+    def program() -> None:
+        name = driver.result("cuInit", 0)
+        print(name, *([driver.device_uuid(i) for i in range(driver.device_count())] if name == "CUDA_SUCCESS" else []))
+
     expected = ["CUDA_ERROR_NO_DEVICE"] if uuids is None else ["CUDA_SUCCESS", *uuids]
-    assert machine.python(code, start=False, CUDA_VISIBLE_DEVICES=visible).split() == expected
+    assert machine.python(program, start=False, CUDA_VISIBLE_DEVICES=visible).split() == expected
 
 
 THREE_DEVICES = """
@@ -77,77 +86,94 @@ devices:
 )
 def test_cuda_device_order(machine: Machine, variables: dict[str, str], order: str) -> None:
     machine.configure(THREE_DEVICES)
-    code = "driver.init(); print(*[driver.device_uuid(i)[4] for i in range(driver.device_count())], sep='')"
-    assert machine.python(code, start=False, **variables) == order
+
+    def program() -> None:
+        driver.init()
+        print(*[driver.device_uuid(i)[4] for i in range(driver.device_count())], sep="")
+
+    assert machine.python(program, start=False, **variables) == order
 
 
 def test_each_context_costs_memory_on_its_own_device(machine: Machine) -> None:
-    code = """
-driver.primary_context()
-assert driver.mem_used() == 518 * MIB, "retaining again costs nothing"
-other = driver.context_create()
-assert driver.mem_used() == 2 * 518 * MIB
-address = driver.mem_alloc(10 * MIB)
-on_b = driver.context_create(1)
-assert driver.mem_used() == 100 * MIB
-driver.context_destroy(on_b)
-driver.context_destroy(other)
-primary = driver.primary_context()
-assert driver.mem_used() == 518 * MIB, "a context takes its memory with it"
-assert driver.result("cuMemFree_v2", address) == "CUDA_ERROR_INVALID_VALUE"
-driver.set_current(primary)
-for _ in range(3):
-    driver.primary_context_release()
-assert driver.result("cuMemAlloc_v2", byref(ctypes.c_uint64()), 1) == "CUDA_ERROR_CONTEXT_IS_DESTROYED"
-assert driver.result("cuDevicePrimaryCtxRelease_v2", 0) == "CUDA_ERROR_INVALID_CONTEXT"
-driver.context_create()
-assert driver.mem_used() == 518 * MIB
-assert driver.result("cuCtxDestroy_v2", primary) == "CUDA_ERROR_INVALID_CONTEXT"
-"""
-    machine.python(code)
+    def program() -> None:
+        driver.primary_context()
+        assert driver.mem_used() == 518 * MIB, "retaining again costs nothing"
+        other = driver.context_create()
+        assert driver.mem_used() == 2 * 518 * MIB
+        address = driver.mem_alloc(10 * MIB)
+        on_b = driver.context_create(1)
+        assert driver.mem_used() == 100 * MIB
+        driver.context_destroy(on_b)
+        driver.context_destroy(other)
+        primary = driver.primary_context()
+        assert driver.mem_used() == 518 * MIB, "a context takes its memory with it"
+        assert driver.result("cuMemFree_v2", address) == "CUDA_ERROR_INVALID_VALUE"
+        driver.set_current(primary)
+        for _ in range(3):
+            driver.primary_context_release()
+        assert driver.result("cuMemAlloc_v2", byref(ctypes.c_uint64()), 1) == "CUDA_ERROR_CONTEXT_IS_DESTROYED"
+        assert driver.result("cuDevicePrimaryCtxRelease_v2", 0) == "CUDA_ERROR_INVALID_CONTEXT"
+        driver.context_create()
+        assert driver.mem_used() == 518 * MIB
+        assert driver.result("cuCtxDestroy_v2", primary) == "CUDA_ERROR_INVALID_CONTEXT"
+
+    machine.python(program)
 
 
 def test_the_stack_of_contexts(machine: Machine) -> None:
-    code = """
-primary, out = driver.primary_context(), ctypes.c_void_p()
-def current():
-    driver.call("cuCtxGetCurrent", byref(out))
-    return out.value
-other = driver.context_create(1)
-assert current() == other
-device = ctypes.c_int()
-driver.call("cuCtxGetDevice", byref(device))
-assert device.value == 1
-driver.call("cuCtxPushCurrent_v2", ctypes.c_void_p(primary))
-driver.call("cuCtxPopCurrent_v2", byref(out))
-assert out.value == primary and current() == other
-seen = []
-thread = threading.Thread(target=lambda: seen.append(driver.result("cuMemAlloc_v2", byref(ctypes.c_uint64()), 1)))
-thread.start(); thread.join()
-assert seen == ["CUDA_ERROR_INVALID_CONTEXT"], "each thread has a stack of its own"
-driver.context_destroy(other)
-assert current() == primary, "a current context that is destroyed is popped"
-assert driver.result("cuCtxSetCurrent", other) == "CUDA_ERROR_INVALID_CONTEXT"
-flags, active = ctypes.c_uint(), ctypes.c_int()
-driver.call("cuDevicePrimaryCtxGetState", 0, byref(flags), byref(active))
-assert active.value == 1
-driver.call("cuDevicePrimaryCtxGetState", 1, byref(flags), byref(active))
-assert active.value == 0
-assert driver.result("cuCtxCreate_v2", byref(out), 0xff00, 0) == "CUDA_ERROR_INVALID_VALUE"
-assert driver.result("cuCtxCreate_v2", None, 0, 0) == "CUDA_ERROR_INVALID_VALUE"
-assert driver.result("cuCtxCreate_v4", byref(out), None, 0, 0) == "CUDA_SUCCESS"
-"""
-    machine.python(code)
+    def program() -> None:
+        primary, out = driver.primary_context(), ctypes.c_void_p()
+
+        def current():
+            driver.call("cuCtxGetCurrent", byref(out))
+            return out.value
+
+        other = driver.context_create(1)
+        assert current() == other
+        device = ctypes.c_int()
+        driver.call("cuCtxGetDevice", byref(device))
+        assert device.value == 1
+        driver.call("cuCtxPushCurrent_v2", ctypes.c_void_p(primary))
+        driver.call("cuCtxPopCurrent_v2", byref(out))
+        assert out.value == primary and current() == other
+        seen = []
+        thread = threading.Thread(
+            target=lambda: seen.append(driver.result("cuMemAlloc_v2", byref(ctypes.c_uint64()), 1))
+        )
+        thread.start()
+        thread.join()
+        assert seen == ["CUDA_ERROR_INVALID_CONTEXT"], "each thread has a stack of its own"
+        driver.context_destroy(other)
+        assert current() == primary, "a current context that is destroyed is popped"
+        assert driver.result("cuCtxSetCurrent", other) == "CUDA_ERROR_INVALID_CONTEXT"
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        driver.call("cuDevicePrimaryCtxGetState", 0, byref(flags), byref(active))
+        assert active.value == 1
+        driver.call("cuDevicePrimaryCtxGetState", 1, byref(flags), byref(active))
+        assert active.value == 0
+        assert driver.result("cuCtxCreate_v2", byref(out), 0xFF00, 0) == "CUDA_ERROR_INVALID_VALUE"
+        assert driver.result("cuCtxCreate_v2", None, 0, 0) == "CUDA_ERROR_INVALID_VALUE"
+        assert driver.result("cuCtxCreate_v4", byref(out), None, 0, 0) == "CUDA_SUCCESS"
+
+    machine.python(program)
 
 
 def test_nothing_works_before_init(machine: Machine) -> None:
-    code = """
-out = ctypes.c_uint64()
-for call in [("cuMemAlloc_v2", byref(out), 1), ("cuDeviceGetCount", byref(out)), ("cuCtxGetCurrent", byref(out)),
-             ("cuLaunchKernelEx", None, None, None, None), ("cuMemGetInfo_v2", None, None), ("cuEventQuery", None),
-             ("cuDevicePrimaryCtxRetain", byref(out), 0), ("cuCtxSynchronize",), ("cuMemFree_v2", 0)]:
-    assert driver.result(*call) == "CUDA_ERROR_NOT_INITIALIZED", call
-assert driver.result("cuInit", 1) == "CUDA_ERROR_INVALID_VALUE"
-assert driver.version() == 13000
-"""
-    machine.python(code, start=False)
+    def program() -> None:
+        out = ctypes.c_uint64()
+        for call in [
+            ("cuMemAlloc_v2", byref(out), 1),
+            ("cuDeviceGetCount", byref(out)),
+            ("cuCtxGetCurrent", byref(out)),
+            ("cuLaunchKernelEx", None, None, None, None),
+            ("cuMemGetInfo_v2", None, None),
+            ("cuEventQuery", None),
+            ("cuDevicePrimaryCtxRetain", byref(out), 0),
+            ("cuCtxSynchronize",),
+            ("cuMemFree_v2", 0),
+        ]:
+            assert driver.result(*call) == "CUDA_ERROR_NOT_INITIALIZED", call
+        assert driver.result("cuInit", 1) == "CUDA_ERROR_INVALID_VALUE"
+        assert driver.version() == 13000
+
+    machine.python(program, start=False)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import subprocess
+from itertools import product
 from pathlib import Path
 
 import pytest
-from simulated import Machine
+from simulated import Machine, driver
 
+from cuda_driver import byref
 from support import CHECKOUT
 
 SUCCESS, NOT_FOUND, TOO_OLD = 0, 1, 2
@@ -42,41 +45,45 @@ def rows() -> list[tuple[str, str, str, int]]:
     ],
 )
 def test_the_right_variant(machine: Machine, name: str, version: int, flags: int, symbol: str) -> None:
-    code = f"""
-assert driver.proc_address("{name}", {version}, {flags}) == (driver.address_of("{symbol}"), 0)
-"""
-    machine.python(code, start=False)
+    def program() -> None:
+        assert driver.proc_address(name, version, flags) == (driver.address_of(symbol), 0)
+
+    machine.python(program, start=False)
 
 
 def test_what_there_is_not(machine: Machine) -> None:
-    code = f"""
-assert driver.proc_address("cuNothing") == (0, {NOT_FOUND})
-assert driver.proc_address("cuLaunchKernelEx", 11000) == (0, {TOO_OLD})
-out = ctypes.c_void_p(1)
-assert driver.result("cuGetProcAddress", b"cuNothing", byref(out), 12000, 0) == "CUDA_ERROR_NOT_FOUND"
-assert out.value is None
-for call in [("cuGetProcAddress_v2", None, byref(out), 12000, 0, None),
-             ("cuGetProcAddress_v2", b"cuInit", None, 12000, 0, None),
-             ("cuGetProcAddress_v2", b"cuInit", byref(out), 13010, 0, None),
-             ("cuGetProcAddress_v2", b"cuInit", byref(out), 12000, 4, None)]:
-    assert driver.result(*call) == "CUDA_ERROR_INVALID_VALUE", call
-"""
-    machine.python(code, start=False)
+    def program() -> None:
+        assert driver.proc_address("cuNothing") == (0, NOT_FOUND)
+        assert driver.proc_address("cuLaunchKernelEx", 11000) == (0, TOO_OLD)
+        out = ctypes.c_void_p(1)
+        assert driver.result("cuGetProcAddress", b"cuNothing", byref(out), 12000, 0) == "CUDA_ERROR_NOT_FOUND"
+        assert out.value is None
+        for name, where, version, flags in [
+            (None, byref(out), 12000, 0),
+            (b"cuInit", None, 12000, 0),
+            (b"cuInit", byref(out), 13010, 0),
+            (b"cuInit", byref(out), 12000, 4),
+        ]:
+            answer = driver.result("cuGetProcAddress_v2", name, where, version, flags, None)
+            assert answer == "CUDA_ERROR_INVALID_VALUE", (name, where, version, flags)
+
+    machine.python(program, start=False)
 
 
 def test_all_answers_are_distinct_exports(machine: Machine) -> None:
     names = sorted({name for _, name, _, _ in rows()})
     versions = sorted({since for _, _, _, since in rows()})
-    code = f"""
-from pathlib import Path
-known = {{driver.address_of(symbol) for symbol in {sorted({symbol for _, _, symbol, _ in rows()})!r}}}
-assert len(known) == {len(rows())}
-answers = {{driver.proc_address(name, version, flags)[0] for name in {names!r}
-           for version in {versions!r} for flags in (0, 1, 2)}} - {{0}}
-assert answers <= known
-assert len(answers) == len(known), "each export is somebody's answer"
-"""
-    machine.python(code, start=False)
+    symbols = [symbol for _, _, symbol, _ in rows()]
+
+    def program() -> None:
+        known = {driver.address_of(symbol) for symbol in symbols}
+        assert len(known) == len(symbols)
+        asked = product(names, versions, (0, 1, 2))
+        answers = {driver.proc_address(name, version, flags)[0] for name, version, flags in asked} - {0}
+        assert answers <= known
+        assert len(answers) == len(known), "each export is somebody's answer"
+
+    machine.python(program, start=False)
 
 
 def test_the_list_is_what_the_library_exports(simulated_driver: Path) -> None:

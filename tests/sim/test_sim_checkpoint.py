@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -11,7 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from simulated import SIMULATED_DRIVER, Machine
+from simulated import MIB, SIMULATED_DRIVER, Machine
+
+from cuda_driver import Driver, byref
 
 PROGRAM = Path(__file__).parent / "programs" / "patterns.py"
 TWO_ALIKE = """
@@ -67,9 +70,11 @@ class Remote:
         self.machine = machine
 
     def __call__(self, *calls: str) -> list[str]:
-        return self.machine.python(
-            f"for result in [driver.{', driver.'.join(calls)}]: print(result)", start=False
-        ).split()
+        def program() -> None:
+            for call in calls:
+                print(eval(f"driver.{call}"))
+
+        return self.machine.python(program, start=False).split()
 
     def out(self, pid: int) -> None:
         assert self(f"lock({pid})", f"checkpoint({pid})") == ["CUDA_SUCCESS"] * 2
@@ -113,13 +118,16 @@ def test_a_call_waits_until_the_unlock(machine: Machine, driver: Remote) -> None
 
 def test_the_copy_is_not_the_device_memory(machine: Machine, driver: Remote) -> None:
     """The device's memory is really gone: a program that touches it meanwhile dies."""
-    code = """
-address = driver.mem_alloc(4 * MIB)
-driver.copy_to_device(address, b"x" * MIB)
-print(ctypes.string_at(address, 3).decode()); sys.stdin.readline()
-print(ctypes.string_at(address, 3))
-"""
-    process = machine.start_python(code)
+
+    def program() -> None:
+        cuda = Driver()
+        address = cuda.mem_alloc(4 * MIB)
+        cuda.copy_to_device(address, b"x" * MIB)
+        print(ctypes.string_at(address, 3).decode())
+        sys.stdin.readline()
+        print(ctypes.string_at(address, 3))
+
+    process = machine.start_python(program)
     assert process.stdout
     assert process.stdin
     assert process.stdout.readline() == "xxx\n"
@@ -149,8 +157,14 @@ def test_a_lock_waits_for_work_and_gives_up(machine: Machine, driver: Remote) ->
 def test_which_process(machine: Machine, driver: Remote) -> None:
     assert driver(f"lock({os.getpid()})", "lock(0)", "lock(-1)") == ["CUDA_ERROR_INVALID_VALUE"] * 3
     program = Program(machine)
-    tid = "(tid := ctypes.c_int(), driver.call('cuCheckpointProcessGetRestoreThreadId', {}, byref(tid)), tid.value)[2]"
-    thread = machine.python(f"print({tid.format(program.pid)})", start=False)
+    pid = program.pid
+
+    def asking() -> None:
+        tid = ctypes.c_int()
+        Driver().call("cuCheckpointProcessGetRestoreThreadId", pid, byref(tid))
+        print(tid.value)
+
+    thread = machine.python(asking, start=False)
     assert (Path(f"/proc/{program.pid}/task") / thread).exists()
     program.process.kill()
     program.process.wait()
@@ -212,7 +226,13 @@ def test_a_restore_without_room_never_works_again(machine: Machine, driver: Remo
     """As on a card: whoever restores looks first."""
     program = Program(machine)
     driver.out(program.pid)
-    holder = machine.start_python("driver.mem_alloc(1200 * MIB); print('held'); sys.stdin.readline()")
+
+    def holding() -> None:
+        Driver().mem_alloc(1200 * MIB)
+        print("held")
+        sys.stdin.readline()
+
+    holder = machine.start_python(holding)
     assert holder.stdout
     assert holder.stdout.readline() == "held\n"
     assert driver(f"restore({program.pid})", f"process_state({program.pid})") == [
@@ -264,7 +284,13 @@ def test_a_caller_that_is_killed_leaves_nothing_undone(machine: Machine, driver:
     machine.configure(TWO_ALIKE.replace("per_ms: 1000", "per_ms: 2"))  # 265 ms
     program = Program(machine)
     assert driver(f"lock({program.pid})") == ["CUDA_SUCCESS"]
-    caller = machine.start_python(f"print('asks'); driver.checkpoint({program.pid})", start=False)
+    pid = program.pid
+
+    def asking() -> None:
+        print("asks")
+        Driver().checkpoint(pid)
+
+    caller = machine.start_python(asking, start=False)
     assert caller.stdout
     assert caller.stdout.readline() == "asks\n"
     caller.kill()
