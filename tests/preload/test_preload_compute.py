@@ -16,21 +16,13 @@ from pathlib import Path
 
 import pytest
 from sandbox import SIMULATED_DRIVER, Sandbox
-from together import KERNEL_S, assert_shares, compared, each_alone, measured_together, work
+from together import KERNEL_S, assert_shares, compare, compared, each_alone, measured_together, started, work
 
 from cuda_driver import CAPTURE_GLOBAL, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, STREAM_NON_BLOCKING, Driver
 from support import assert_measured
 from support.programs import Program, text_of
 from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
-
-
-def started() -> tuple[Driver, int]:
-    """Return the driver, and a kernel of KERNEL_S."""
-    d = Driver()
-    d.start()
-    return d, d.kernel("spin_2ms")
-
 
 LAUNCHES = (
     "cuLaunchKernel",
@@ -105,20 +97,9 @@ def test_two_processes_share_one_limit(measured: Callable[[], float]) -> None:
 
 
 def waiting() -> None:
-    """Print what the program completes beside others, as `compared`, and wait for each launch.
-
-    It comes to the gate more often, and mostly finds it open.
-    """
+    """Wait for each launch: so the program comes to the gate more often, and mostly finds it open."""
     d, k = started()
-    print("ready", flush=True)
-    input()
-    d.launch(k)
-    d.synchronize()
-    time.sleep(0.1)
-    work(d, 0.3, lambda: d.launch(k))
-    print(work(d, 1.2, lambda: (d.launch(k), d.synchronize())), flush=True)
-    while True:
-        d.launch(k)
+    compare(d, k, lambda: (d.launch(k), d.synchronize()))
 
 
 def parts_of_processes(sandbox: Sandbox, other: Program) -> list[float]:

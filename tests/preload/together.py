@@ -31,23 +31,32 @@ def work(d: Driver, seconds: float, launch: Callable[[], object], kernel_s: floa
     return count * kernel_s / (time.monotonic() - began)
 
 
-def compared() -> None:
-    """Print what the program completes beside others.
+def started() -> tuple[Driver, int]:
+    """Return the driver, and a kernel of KERNEL_S."""
+    d = Driver()
+    d.start()
+    return d, d.kernel("spin_2ms")
+
+
+def compare(d: Driver, k: int, launch: Callable[[], object]) -> None:
+    """Print what launching so completes beside others.
 
     Each is seen by them before it works: what a program without a limit has launched alone, nobody takes back.
     """
-    d = Driver()
-    d.start()
-    k = d.kernel("spin_2ms")
     print("ready", flush=True)
     input()
     d.launch(k)
     d.synchronize()
     time.sleep(0.1)
     work(d, 0.3, lambda: d.launch(k))
-    print(work(d, 1.2, lambda: d.launch(k)), flush=True)
+    print(work(d, 1.2, launch), flush=True)
     while True:
         d.launch(k)
+
+
+def compared() -> None:
+    d, k = started()
+    compare(d, k, lambda: d.launch(k))
 
 
 def measured_together(programs: Sequence[subprocess.Popen[str]]) -> list[float]:

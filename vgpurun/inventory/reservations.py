@@ -150,7 +150,8 @@ def quotas_now(container: "VgpurunContainer") -> tuple[tuple[str, Quota], ...]:
 def limits_now(folder: Path, at_launch: Sequence[tuple[str, Quota]] = ()) -> tuple[tuple[str, Quota], ...]:
     """Return the limits in a folder, or those at the launch where they cannot be read.
 
-    Leave out GPUs of which nothing is granted: a worker of Ray has those that its task has no share of."""
+    Leave out GPUs of which nothing is granted: a worker of Ray has those that its task has no share of.
+    """
     with suppress(OSError):
         limits = limits_file.read_limits(folder / "etc" / "limits") or at_launch
         return tuple((uuid, quota) for uuid, quota in limits if quota.memory_bytes != 0)
