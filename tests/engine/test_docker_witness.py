@@ -47,7 +47,7 @@ CREATED = "only recorded"  # the answer to every request for a container
 
 
 def marked(lines: list[str]) -> list[object]:
-    """All lines but the first for options of one kind are for `make test-all`; tests/unit/test_options.py has each."""
+    """All lines but the first for options of one kind are for `make test-all`; test_options.py has each."""
     kinds = {
         name: (flag.parse, flag.gather)
         for flag in FLAGS.values() for name in (*flag.names.split(", "), *flag.aliases)

@@ -16,7 +16,7 @@ from perfetto import Perfetto, perfetto, user_interface
 import support.made_profiles as made
 from support import is_set, unavailable
 
-pytestmark = pytest.mark.exhaustive  # tests/unit/test_profile_trace.py has the rules for a trace
+pytestmark = pytest.mark.exhaustive  # tests/unit/profiles/test_profile_trace.py has the rules for a trace
 HOSTILE = 'python </script><img src=x> "quotes" \\ \x1b]0;title\x07 ünï\U0001f600'
 
 

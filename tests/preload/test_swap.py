@@ -60,7 +60,7 @@ def test_two_trainings_of_most_of_the_memory_both_finish(host: Host, guard: Guar
     assert host.used_mib() == [0, 0]
 
 
-@pytest.mark.exhaustive  # tests/unit/test_turns_of_memory.py has it on simulated time
+@pytest.mark.exhaustive  # tests/unit/suspend/test_turns_of_memory.py has it on simulated time
 def test_three_get_equal_turns(host: Host, guard: Guard) -> None:
     trainings = [train(host, 100_000) for _ in range(3)]
     try:

@@ -187,7 +187,7 @@ while True:
 
 @pytest.mark.slow
 def test_a_writer_that_is_killed_leaves_whole_transactions(history: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     for _ in range(5):
         command = [sys.executable, "-c", WRITER, history]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:

@@ -191,7 +191,7 @@ def test_the_examples_of_the_schema_are_valid(write: Write) -> None:
 
 
 def test_the_examples_of_the_page_are_valid(write: Write) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "config.md").read_text()
     examples = [part for part in page.split("\n\n") if part.startswith(("    defaults:", "    quotas:"))]
     assert len(examples) == 2
     for example in examples:
