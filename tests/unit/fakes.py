@@ -1,7 +1,13 @@
-"""GPUs for tests of what is planned for them."""
+"""GPUs for tests of what is planned for them, and the options of a launch."""
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
+import click
+
+from vgpurun.cli.commands.local import local
 from vgpurun.host.gpus import Gpu
 
 MIB = 1 << 20
@@ -21,3 +27,15 @@ def make_gpus(count: int, first_index: int = 0, memory_bytes: int = 8 * GIB) -> 
         )
         for index in range(first_index, first_index + count)
     ]
+
+
+def passed_on(command: click.Command) -> dict[str, Any]:
+    """Return the options that a verb passes on together, none of them given."""
+    assert command.callback is not None
+    named = inspect.signature(command.callback).parameters
+    return {str(option.name): None for option in command.params if option.expose_value and option.name not in named}
+
+
+def given(**settings: object) -> dict[str, Any]:
+    """Return the options of limits and placement, with only these given."""
+    return {**passed_on(local), **settings}

@@ -68,7 +68,7 @@ class Wanted(Row):
             given.pop("oversubscribe"),
             swap=take("swap"),
         )
-        parse_idle(given.get("idle") or NEVER)
+        parse_idle(given["idle"] or NEVER)
         check_limits(limits)  # a slip of the pen is said before a missing driver or engine is
         return cls(
             limits=limits,
@@ -79,7 +79,7 @@ class Wanted(Row):
             preempts_idle=take("preempt_idle"),
             is_local=is_local,
             defaults=defaults,
-            idle=take("idle") if "idle" in given else "",  # a slice has none
+            idle=take("idle"),
             is_movable=take("movable"),
         )
 

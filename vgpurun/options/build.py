@@ -59,10 +59,11 @@ def container_options(image: str, command: tuple[str, ...], given: Mapping[str, 
 def _read(given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in given.items():
-        if key not in FLAGS or value is None or (value is False and not FLAGS[key].is_on) or value == ():
+        flag = FLAGS[key]
+        if value is None or (value is False and not flag.is_on) or value == ():
             continue
         texts = value if isinstance(value, tuple) else (value,)
-        found[key] = value if isinstance(value, bool) else FLAGS[key].read(texts)
+        found[key] = value if isinstance(value, bool) else flag.read(texts)
     return found
 
 

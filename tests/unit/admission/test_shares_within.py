@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fakes import GIB, make_gpus
+from fakes import GIB, given, make_gpus
 
 from vgpurun import abi
 from vgpurun.admission import nesting
@@ -95,12 +95,6 @@ def test_new_limits_leave_a_part_a_part(tmp_path: Path) -> None:
     write_share(tmp_path / "inner", [(UUIDS[0], Quota(GIB))], share_of(tmp_path / "outer"))
     limits_file.write_limits(tmp_path / "inner/etc/limits", [(UUIDS[0], Quota(2 * GIB))])
     assert share_of(tmp_path / "inner").levels == 2
-
-
-def given(**settings: object) -> dict[str, object]:
-    names = ("mem", "sm", "sm_policy", "priority", "oversubscribe", "gpus", "place", "overcommit", "wait", "idle")
-    of_late = ("preempt_idle", "swap", "movable", "slice_name")
-    return {**dict.fromkeys((*names, *of_late)), **settings}
 
 
 def test_a_launch_in_a_share_becomes_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import GIB, make_gpus
+from fakes import GIB, given, make_gpus
 
 from vgpurun.admission import removing
 from vgpurun.admission.joining import Joining
@@ -214,24 +214,6 @@ def test_members_are_those_that_have_the_usage_file_mounted(tmp_path: Path) -> N
     found, task = members([made], proc)[made.id]
     assert (found.container, found.pid, found.pid_namespace) == ("a" * 64, 20, 2)
     assert task.pid == (41 if os.geteuid() == 0 else 40)  # a user may give a process that name
-
-
-def given(**settings: object) -> dict[str, object]:
-    names = (
-        "mem",
-        "sm",
-        "sm_policy",
-        "priority",
-        "oversubscribe",
-        "gpus",
-        "place",
-        "overcommit",
-        "wait",
-        "preempt_idle",
-        "swap",
-        "movable",
-    )
-    return {**dict.fromkeys(names), "slice_name": None, **settings}
 
 
 @pytest.mark.parametrize(

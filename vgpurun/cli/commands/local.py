@@ -42,7 +42,14 @@ _GROUP = "Process"
 @option("--dry-run", is_flag=True, group=_GROUP, help="Print what would be done as YAML, and do nothing.")
 @click.argument("command", metavar="COMMAND [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
 def local(
-    command: tuple[str, ...], environment: tuple[str, ...], driver: str, enforce: str, dry_run: bool, **given: Any
+    command: tuple[str, ...],
+    environment: tuple[str, ...],
+    profile: str | None,
+    profile_size: str | None,
+    driver: str,
+    enforce: str,
+    dry_run: bool,
+    **given: Any,
 ) -> int:
     """Run COMMAND on this host with the given GPU memory and the given share of each GPU's time.
 
@@ -51,7 +58,7 @@ def local(
     """
     variables = given_environment(environment, ())
     wanted = Wanted.take(given, is_local=True, share=placed_share())
-    profiling = Profiling.read(given["profile"], given["profile_size"])
+    profiling = Profiling.read(profile, profile_size)
     launch = LocalLaunch(command, variables, wanted, profiling, driver, enforce)
     if dry_run:
         click.echo(to_yaml(launch.plan_without_effect(engine_if_any())), nl=False)

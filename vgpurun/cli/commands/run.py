@@ -73,6 +73,8 @@ def run(
     command: tuple[str, ...],
     driver_mode: str,
     enforce: str,
+    profile: str | None,
+    profile_size: str | None,
     dry_run: bool,
     lifetime: str | None,
     **given: Any,
@@ -101,7 +103,7 @@ def run(
     from vgpurun.launch.run import Launch
 
     wanted = Wanted.take(given, share=share_on_host())
-    profiling = _profiling(given.pop("profile"), given.pop("profile_size"))
+    profiling = _profiling(profile, profile_size)
     options = container_options(image, command, given)
     pull = PullOptions.read(given["pull"] or config.default("pull"), given["quiet"], options.platform)
     launch = Launch(options, wanted, profiling, driver_mode, enforce, lifetime)
