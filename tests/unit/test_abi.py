@@ -31,6 +31,11 @@ def test_constants(name: str, seen_by_c: dict[str, str]) -> None:
     assert str(getattr(abi, name.removeprefix("VGPU_"))) == seen_by_c[name]
 
 
+def test_variables_of_python_alone() -> None:
+    variables = {f"VGPU_{name}" for name in vars(abi) if name.startswith("ENV_")}
+    assert variables <= set(c_header.macros(HEADER, "VGPU_ENV_"))
+
+
 def test_version(seen_by_c: dict[str, str]) -> None:
     assert seen_by_c["VGPU_VERSION"] == vgpurun.__version__
 
