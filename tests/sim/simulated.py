@@ -95,4 +95,4 @@ class Machine:
 
     @staticmethod
     def _text(program: Program, start: bool) -> str:
-        return text_of(program, "driver = Driver()", *["driver.start()"] * start)
+        return text_of(program, "from cuda_driver import Driver", "driver = Driver()", *["driver.start()"] * start)
