@@ -25,6 +25,9 @@ from cli import GPU_PROGRAM, PROGRAMS, WITH_PROGRAMS, Cli, cli_beside, wait_unti
 from escapes import HOSTILE, PAST_THE_LIBRARY, command, past_programs
 from private_engine import lose_engine, private_engine, start_again
 from support import ROUNDS
+from support.programs import text_of
+from vgpurun.host import gpus, memory_limits
+from vgpurun.host.visible import activate_simulation
 
 pytestmark = pytest.mark.slow
 
@@ -131,21 +134,17 @@ def test_update_in_both_directions(cli: Cli, debian_v2: str) -> None:
     assert device(cli, "held")["memory_limit_driver_bytes"] == 1200 * MIB
 
 
-SOFT = """
-from vgpurun.host import gpus, memory_limits
-from vgpurun.host.visible import activate_simulation
-import sys
-activate_simulation()
-(gpu,) = gpus.list_gpus()
-found = memory_limits.read(gpu, memory_limits.cgroup_of(int(sys.argv[1])))
-print(found.guaranteed_bytes >> 20, found.most_bytes >> 20)
-"""
+def print_the_drivers_limits() -> None:
+    activate_simulation()
+    (gpu,) = gpus.list_gpus()
+    found = memory_limits.read(gpu, memory_limits.cgroup_of(int(sys.argv[1])))
+    print(found.guaranteed_bytes >> 20, found.most_bytes >> 20)
 
 
 def limits_of(cli: Cli, name: str) -> str:
     """Return what the driver itself guarantees a container and lets it have, in MiB."""
     pid = cli.engine.containers.get(name).attrs["State"]["Pid"]
-    command = [*cli.command[:3], sys.executable, "-c", SOFT, str(pid)]
+    command = [*cli.command[:3], sys.executable, "-c", text_of(print_the_drivers_limits), str(pid)]
     return subprocess.run(command, env=cli.environment, capture_output=True, text=True, check=True).stdout.strip()
 
 

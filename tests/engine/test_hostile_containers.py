@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli import Cli
+from support.programs import text_of
 
 STEER = "\x1b[2J"
 LOOKS = (
@@ -67,21 +70,23 @@ def test_pipes_in_the_place_of_our_files_hold_nobody_up(own_gpu: Cli, debian: st
     own_gpu.assert_nothing_left()
 
 
-FOR_EVER = """
-import array, fcntl, sys
-file = open(sys.argv[1], "rb")
-flags = array.array("l", [0])
-fcntl.ioctl(file, 0x80086601, flags)  # FS_IOC_GETFLAGS
-flags[0] = flags[0] & ~0x30 | int(sys.argv[2])
-fcntl.ioctl(file, 0x40086602, flags)  # FS_IOC_SETFLAGS
-print("done", flush=True)
-"""
+def set_flag() -> None:
+    """Make a file, the first argument, immutable (0x10) or append only (0x20), or neither (0): the second."""
+    with open(sys.argv[1], "rb") as file:
+        flags = array.array("l", [0])
+        fcntl.ioctl(file, 0x80086601, flags)  # FS_IOC_GETFLAGS
+        flags[0] = flags[0] & ~0x30 | int(sys.argv[2])
+        fcntl.ioctl(file, 0x40086602, flags)  # FS_IOC_SETFLAGS
+    print("done", flush=True)
+
+
+SET_FLAG = text_of(set_flag)
 
 
 @pytest.mark.parametrize("flag", [0x10, 0x20], ids=["immutable", "append only"])
 def test_a_file_that_cannot_be_removed_reserves_nothing(own_gpu: Cli, debian: str, flag: int) -> None:
     """Root in a container with LINUX_IMMUTABLE can make its usage file such a one."""
-    program = ("python3", "-c", FOR_EVER, "/.vgpurun/run/usage", str(flag))
+    program = ("python3", "-c", SET_FLAG, "/.vgpurun/run/usage", str(flag))
     limits = ("--mem", "10g", "--cap-add", "LINUX_IMMUTABLE")
     assert own_gpu.run("-d", "--name", "tenant", *limits, debian, *program).exit_code == 0
     (folder,) = (own_gpu.state_dir / "containers").iterdir()
@@ -91,6 +96,6 @@ def test_a_file_that_cannot_be_removed_reserves_nothing(own_gpu: Cli, debian: st
         assert own_gpu.run("--mem", "10g", debian, "true").exit_code == 0, "its room is free"
         assert own_gpu("prune").exit_code == 0 and folder.exists()
     finally:
-        subprocess.run([sys.executable, "-c", FOR_EVER, folder / "run" / "usage", "0"], check=True)
+        subprocess.run([sys.executable, "-c", SET_FLAG, folder / "run" / "usage", "0"], check=True)
     assert own_gpu("prune").exit_code == 0
     own_gpu.assert_nothing_left()

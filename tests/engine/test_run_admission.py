@@ -8,21 +8,29 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from cli import Cli, wait_until
 from engine_relay import held_up
+from support.programs import text_of
+from vgpurun import cli
+from vgpurun.admission import controller
 from vgpurun.admission.lock import QUEUE_DIR
 from vgpurun.engine.client import Engine
+from vgpurun.engine.launches import LaunchEngine
 from vgpurun.inventory.reservations import all_holders
 from vgpurun.launch.container import sweep
 from vgpurun.limits.model import quotas_from_json
+from vgpurun.options import ContainerOptions
 from vgpurun.util.background import Background
 
 ROOM = 4  # launches of 4 GiB on two GPUs of 8 GiB
@@ -247,18 +255,13 @@ def test_a_container_started_since_it_was_listed_is_neither_overlooked_nor_swept
     assert [each.status for each in one_gpu.containers()] == ["running"]
 
 
-WITHOUT_REMOVAL = """
-import sys
-from vgpurun import cli
-from vgpurun.engine.launches import LaunchEngine
-
-LaunchEngine.remove = lambda *arguments: None  # as where the engine does not answer
-sys.exit(cli.main(sys.argv[1:]))
-"""
+def vgpurun_without_removal() -> None:
+    with patch.object(LaunchEngine, "remove"):  # as where the engine does not answer
+        sys.exit(cli.main(sys.argv[1:]))
 
 
 def test_what_a_failed_start_could_not_remove_holds_nobody_up(one_gpu: Cli, debian: str) -> None:
-    whole, one_gpu.command = one_gpu.command, (sys.executable, "-c", WITHOUT_REMOVAL)
+    whole, one_gpu.command = one_gpu.command, (sys.executable, "-c", text_of(vgpurun_without_removal))
     assert one_gpu("run", *one_gpu.driver, "--mem", "8g", debian, "no-such-command").exit_code == 127
     (left,) = one_gpu.containers()
     assert one_gpu.states() == [Path(left.labels["vgpurun.state"]).name]
@@ -267,24 +270,20 @@ def test_what_a_failed_start_could_not_remove_holds_nobody_up(one_gpu: Cli, debi
     one_gpu.assert_nothing_left()
 
 
-WITHOUT_LOCK = """
-import contextlib, pathlib, sys, time
-from vgpurun import cli
-from vgpurun.admission import controller
-from vgpurun.engine.launches import LaunchEngine
+def vgpurun_without_lock() -> None:
+    """Before it makes its container, it waits in the folder that the first argument names until another does, too."""
+    make, meeting = LaunchEngine.create, Path(sys.argv.pop(1))
 
-make, meeting = LaunchEngine.create, pathlib.Path(sys.argv.pop(1))
+    def make_together(
+        engine: LaunchEngine, options: ContainerOptions, body: dict[str, Any], folder: Path
+    ) -> tuple[str, list[str]]:
+        (meeting / str(options.name)).touch()
+        while len(list(meeting.iterdir())) < 2:  # both have looked, and have found room
+            time.sleep(0.01)
+        return make(engine, options, body, folder)
 
-def make_together(engine, options, *others):
-    (meeting / options.name).touch()
-    while len(list(meeting.iterdir())) < 2:  # both have looked, and have found room
-        time.sleep(0.01)
-    return make(engine, options, *others)
-
-LaunchEngine.create = make_together
-controller.admission_lock = lambda warn: contextlib.nullcontext()
-sys.exit(cli.main(sys.argv[1:]))
-"""
+    with patch.object(LaunchEngine, "create", make_together), patch.object(controller, "admission_lock", nullcontext):
+        sys.exit(cli.main(sys.argv[1:]))
 
 
 def test_two_that_look_at_the_same_time_without_a_lock_see_each_other_in_the_end(
@@ -292,7 +291,7 @@ def test_two_that_look_at_the_same_time_without_a_lock_see_each_other_in_the_end
 ) -> None:
     meeting = tmp_path / "meeting"
     meeting.mkdir()
-    one_gpu.command = (sys.executable, "-c", WITHOUT_LOCK, str(meeting))
+    one_gpu.command = (sys.executable, "-c", text_of(vgpurun_without_lock), str(meeting))
     with ExitStack() as stack:
         run = ("run", *one_gpu.driver, "-d", "--mem", "5g", "--name")
         launches = [

@@ -6,8 +6,10 @@ the same files through CDI, through NVIDIA's runtime or through mounts runs a GP
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,18 +21,21 @@ import images
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, clean_environment
 from private_engine import private_engine
 from support import LIBRARY
+from support.programs import text_of
 
 SIMULATED_DRIVER = LIBRARY.parent / "sim"
 GIB = 1 << 30
 HAS_DRIVER = Path("/dev/nvidiactl").exists()
-WHERE_THE_DRIVER_IS = """
-import ctypes, os, re
-for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-    ctypes.CDLL(name)
-paths = sorted(set(re.findall("/[^ ]*/lib(?:cuda|nvidia-ml)[.]so.*", open("/proc/self/maps").read())))
-print(*paths, any(os.access(path, os.W_OK) for path in paths))
-"""
 NODES = ("nvidia0", "nvidiactl", "nvidia-uvm")
+
+
+def print_where_the_driver_is() -> None:
+    """Print the files that were loaded, and whether any of them can be written."""
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        ctypes.CDLL(name)
+    with open("/proc/self/maps") as file:
+        paths = sorted(set(re.findall("/[^ ]*/lib(?:cuda|nvidia-ml)[.]so.*", file.read())))
+    print(*paths, any(os.access(path, os.W_OK) for path in paths))
 
 
 @pytest.fixture
@@ -67,8 +72,9 @@ def test_no_gpu_on_this_machine_is_said_in_one_line(vgpurun: Cli, debian: str) -
 
 class TestSim:
     def test_the_driver_is_mounted_read_only(self, vgpurun: Cli, debian: str) -> None:
+        command = ("env", "-i", "/usr/bin/python3", "-c", text_of(print_where_the_driver_is))
         for given in ((), ("--mem", "1g"), ("--mem", "1g", "-v", "/usr/lib/x86_64-linux-gnu")):
-            found = vgpurun.run(*given, debian, "env", "-i", "/usr/bin/python3", "-c", WHERE_THE_DRIVER_IS)
+            found = vgpurun.run(*given, debian, *command)
             libcuda, nvml, is_writable = found.stdout.split()
             assert (Path(libcuda).name, Path(nvml).name, is_writable) == ("libcuda.so.1", "libnvidia-ml.so.1", "False")
 

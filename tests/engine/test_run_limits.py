@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import struct
 import subprocess
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import pytest
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
 from escapes import GRANT
 from support import assert_measured
+from support.programs import text_of
 from vgpurun import abi
 from vgpurun.storage import tenants
 
@@ -84,15 +88,17 @@ cat {folder.name}/turns5 | wc -c
 @pytest.mark.exhaustive  # tests/preload/test_turns_file.py has it without containers
 @pytest.mark.real_time
 def test_a_container_that_lies_about_its_turn_harms_itself(own_gpu: Cli, debian: str) -> None:
-    lie = (
-        "import os, struct, time\nfile = os.open('/.vgpurun/run/turns', os.O_WRONLY)\nwhile True:\n"
-        "  now = time.monotonic_ns(); ends = now + 250_000_000\n"
-        "  os.pwrite(file, struct.pack('<qqqq', ends, ends, now - 500_000_000, now) * 256, 0); time.sleep(0.001)\n"
-    )
+    def lie() -> None:
+        file = os.open("/.vgpurun/run/turns", os.O_WRONLY)
+        while True:
+            now = time.monotonic_ns()
+            ends = now + 250_000_000
+            os.pwrite(file, struct.pack("<qqqq", ends, ends, now - 500_000_000, now) * 256, 0)
+            time.sleep(0.001)
 
     def share() -> float:
         alone = program(own_gpu, debian, "spin", "spin_1ms", "2", limits=("--sm", "50"))
-        own_gpu.run("-d", "--name", "liar", "--sm", "30", *WITH_PROGRAMS, debian, "python3", "-c", lie)
+        own_gpu.run("-d", "--name", "liar", "--sm", "30", *WITH_PROGRAMS, debian, "python3", "-c", text_of(lie))
         beside = program(own_gpu, debian, "spin", "spin_1ms", "4", limits=("--sm", "50"))
         own_gpu.remove_containers()
         return float(beside["launches"] / beside["seconds"] / (alone["launches"] / alone["seconds"]))

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from cli import OF_ENGINE, Cli, wait_until
+from support.programs import text_of
 
 MIB = 1 << 20
 MUCH = 100 * MIB
-# Bytes that no text decoding survives, and that do not repeat within a buffer's length.
-MAKE_BYTES = f"""
-import hashlib, sys
-block = b"".join(hashlib.sha256(bytes([n & 255, n >> 8])).digest() for n in range(32768 + 1))
-for _ in range({MUCH} // len(block) + 1):
-    sys.stdout.buffer.write(block)
-"""
+
+
+def make_bytes() -> None:
+    """Write such as no text decoding survives, and as do not repeat within a buffer's length."""
+    block = b"".join(hashlib.sha256(bytes([n & 255, n >> 8])).digest() for n in range(32768 + 1))
+    for _ in range(MUCH // len(block) + 1):
+        sys.stdout.buffer.write(block)
+
+
+MAKE_BYTES = text_of(make_bytes)
 
 
 def test_much_binary_output_arrives_unharmed(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
