@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cuda_driver import Driver
 from kubelet_double import RefusedError
 from node_names import COMPUTE, MEMORY
 from support import CHECKOUT, LIBRARY
+from support.programs import text_of
 from vgpurun import abi
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu
@@ -100,14 +102,12 @@ def test_only_the_administrator_lets_programs_lift_their_limits(node, options: t
         node.kubelet.start_container("pod", "c")
 
 
-HOLD = """
-from cuda_driver import *
-driver = Driver()
-driver.start()
-driver.mem_alloc(1 << 20)
-print("holding", flush=True)
-input()
-"""
+def hold() -> None:
+    driver = Driver()
+    driver.start()
+    driver.mem_alloc(1 << 20)
+    print("holding", flush=True)
+    input()
 
 
 def test_units_that_a_process_uses_are_not_given_again(node) -> None:
@@ -128,7 +128,7 @@ def test_units_that_a_process_uses_are_not_given_again(node) -> None:
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(folder / "run/usage"),
     }
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", HOLD], env=environment, **pipes) as process:
+    with subprocess.Popen([sys.executable, "-c", text_of(hold)], env=environment, **pipes) as process:
         assert process.stdout.readline() == "holding\n"
         kubelet.containers.clear()
         with pytest.raises(RefusedError, match="a process still uses alnair/vgpu-memory that kubelet takes for free"):
