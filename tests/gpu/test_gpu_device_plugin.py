@@ -9,19 +9,21 @@ from pathlib import Path
 
 from node_names import COMPUTE, MEMORY
 from node_of_test import node_of_test
+from support.programs import text_of
 from vgpurun.host import gpus
 
-PROGRAM = """
-import json, torch
-free, total = torch.cuda.mem_get_info()
-held, refused = [], False
-try:
-    while len(held) < 100:
-        held.append(torch.empty(256 << 20, dtype=torch.uint8, device="cuda"))
-except torch.OutOfMemoryError:
-    refused = True
-print(json.dumps({"total_gib": total / 2**30, "held_gib": len(held) / 4, "refused": refused}))
-"""
+
+def fill() -> None:
+    import torch
+
+    _, total = torch.cuda.mem_get_info()
+    held, refused = [], False
+    try:
+        while len(held) < 100:
+            held.append(torch.empty(256 << 20, dtype=torch.uint8, device="cuda"))
+    except torch.OutOfMemoryError:
+        refused = True
+    print(json.dumps({"total_gib": total / 2**30, "held_gib": len(held) / 4, "refused": refused}))
 
 
 def test_a_pod_has_its_part_of_the_gpu(python: str, built_library: Path) -> None:
@@ -45,7 +47,8 @@ def test_a_pod_has_its_part_of_the_gpu(python: str, built_library: Path) -> None
             "VGPURUN_LIMITS_FILE": str(etc / "limits"),
             "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(etc.parent / "run/usage"),
         }
-        done = subprocess.run([python, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=90)
+        command = [python, "-c", text_of(fill)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
         assert done.returncode == 0, done.stderr
         seen = json.loads(done.stdout)
         print(seen)

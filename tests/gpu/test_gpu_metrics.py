@@ -15,21 +15,25 @@ from typing import Any
 import pytest
 
 from support import CHECKOUT
+from support.programs import text_of
 from support.scraping import Exporter, exporter, value
 from vgpurun.host import gpus
 
 pytest.importorskip("prometheus_client")
 MIB = 1 << 20
-BUSY = """
-import torch
-held = torch.empty(512 << 20, dtype=torch.uint8, device="cuda")
-a = torch.randn(4096, 4096, device="cuda")
-print("ready", flush=True)
-while True:
-    for _ in range(20):
-        b = a @ a
-    torch.cuda.synchronize()
-"""
+
+
+def hold_and_compute() -> None:
+    import torch
+
+    _held = torch.empty(512 << 20, dtype=torch.uint8, device="cuda")
+    a = torch.randn(4096, 4096, device="cuda")
+    out = torch.empty_like(a)
+    print("ready", flush=True)
+    while True:
+        for _ in range(20):
+            torch.mm(a, a, out=out)
+        torch.cuda.synchronize()
 
 
 @pytest.fixture
@@ -47,7 +51,7 @@ def gpu() -> gpus.Gpu:
 def busy(python: str, environment: dict[str, str], gpu: gpus.Gpu, *limits: str) -> Iterator[int]:
     """The PID of `vgpurun local` with a program that never stops computing, under limits."""
     options = ["--gpus", f"device={gpu.uuid}", *limits]
-    command = [sys.executable, "-m", "vgpurun", "local", *options, "--", python, "-u", "-c", BUSY]
+    command = [sys.executable, "-m", "vgpurun", "local", *options, "--", python, "-u", "-c", text_of(hold_and_compute)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT) as process:
         try:
             assert process.stdout is not None and process.stdout.readline() == "ready\n"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import pytest
 from runners import Container, Runner, answer
+
+from support.programs import text_of
 
 
 def test_processes_share_the_limit(runner: Runner) -> None:
@@ -24,10 +27,18 @@ def test_the_limit_stays_without_the_environment(runner: Runner) -> None:
     assert found["total_mib"] == 2048 and found["refusal"] == "OutOfMemoryError"
 
 
-TOTALS = """
-import json, torch
-print(json.dumps([torch.cuda.mem_get_info(index)[1] >> 20 for index in range(torch.cuda.device_count())]))
-"""
+def print_totals() -> None:
+    """Print the UUID of each device, in their order, and its memory in MiB."""
+    import torch
+
+    found = []
+    for index in range(torch.cuda.device_count()):
+        uuid = torch.cuda.get_device_properties(index).uuid
+        found.append((f"GPU-{uuid}", torch.cuda.mem_get_info(index)[1] >> 20))
+    print(json.dumps(found))
+
+
+TOTALS = text_of(print_totals)
 
 
 def host_uuids() -> list[str]:
@@ -65,7 +76,8 @@ def test_limits_go_with_the_device(
         named = visible.replace("{1:short}", shortest_prefix(uuids[1]))
         environment["CUDA_VISIBLE_DEVICES"] = named.format(*uuids)
     options = ["--gpus", "device=0,1", *options] if "--gpus" not in options else options
-    assert answer(runner.run(options, [python, "-c", TOTALS], environment)) == totals_mib
+    found = answer(runner.run(options, [python, "-c", TOTALS], environment))
+    assert [total_mib for _, total_mib in found] == totals_mib
 
 
 def test_either_order_of_devices(runner: Runner, python: str) -> None:
@@ -73,11 +85,7 @@ def test_either_order_of_devices(runner: Runner, python: str) -> None:
     uuids = host_uuids()
     if len(uuids) != 2:
         pytest.skip("needs a machine with two GPUs")
-    program = TOTALS.replace(
-        "torch.cuda.mem_get_info(index)[1] >> 20",
-        "[f'GPU-{torch.cuda.get_device_properties(index).uuid}', torch.cuda.mem_get_info(index)[1] >> 20]",
-    )
     options = ["--gpus", "device=0,1", "--mem", "0=2g,1=4g"]
     for order in ("FASTEST_FIRST", "PCI_BUS_ID"):
-        found = answer(runner.run(options, [python, "-c", program], {"CUDA_DEVICE_ORDER": order}))
+        found = answer(runner.run(options, [python, "-c", TOTALS], {"CUDA_DEVICE_ORDER": order}))
         assert dict(found) == {uuids[0]: 2048, uuids[1]: 4096}

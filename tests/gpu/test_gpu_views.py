@@ -6,18 +6,16 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from runners import Container, Runner, answer
+from runners import PROGRAMS, Container, Runner, answer
 
 LIMIT_MIB = 4096
-HOLD = (
-    "import torch\nheld = torch.empty(512 << 20, dtype=torch.uint8, device='cuda')\nprint('ready', flush=True)\ninput()"
-)
 
 
 @pytest.fixture
 def another_program(python: str) -> Iterator[int]:
     """The PID of a program on the same GPU, without limits."""
-    with subprocess.Popen([python, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = [python, PROGRAMS / "torch_held.py", "512"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         yield process.pid
         process.kill()

@@ -10,16 +10,14 @@ import sys
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import driver_nvml
 import pynvml
 import torch
 
 MIB = 1 << 20
-HOLD = (
-    "import torch\nheld = torch.empty(64 << 20, dtype=torch.uint8, device='cuda')\ntorch.cuda.synchronize()\n"
-    "print('ready', flush=True)\ninput()"
-)
+HOLD = [sys.executable, Path(__file__).with_name("torch_held.py"), "64"]
 
 
 def smi(*options: str) -> str:
@@ -81,7 +79,7 @@ def keep_busy(seconds: float) -> threading.Thread:
 def main() -> None:
     busy_s = float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
     held = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
-    child = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(HOLD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"
     time.sleep(1.2)
     utilization = {"idle": busy_percent()}
