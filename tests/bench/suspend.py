@@ -31,18 +31,7 @@ from vgpurun.suspend.transition import Wishes, suspend
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 CALLS = ("lock", "checkpoint", "restore", "unlock")
-HOLD = """
-import sys; from cuda_driver import Driver
-driver, chunk = Driver(), 1 << 28
-driver.start(0)
-held = [driver.mem_alloc(chunk) for _ in range(int(sys.argv[1]) * 4)]
-for index, address in enumerate(held):
-    driver.call("cuMemsetD8_v2", address, index % 255 + 1, chunk)
-driver.synchronize(); print("ready", flush=True)
-for line in sys.stdin:
-    print(all(driver.copy_from_device(address + at, 64) == bytes([index % 255 + 1]) * 64
-              for index, address in enumerate(held) for at in range(0, chunk, 1 << 20)), flush=True)
-"""
+KEPT = Path(__file__).parent / "programs" / "kept.py"
 
 
 class Timed(Checkpoints):
@@ -68,7 +57,7 @@ def measure(gib: int, times: int, gpu: gpus.Gpu, driver: str) -> Iterator[str]:
     library, found = libcuda(driver == "sim"), visible_gpus(driver == "sim")
     (idle,) = gpus.read_use([gpu])
     command = [sys.executable, "-m", "vgpurun", "local", "--driver", driver, "--mem", f"{gib + 2}g"]
-    command += ["--gpus", f"device={gpu.number}", "--", sys.executable, "-c", HOLD, str(gib)]
+    command += ["--gpus", f"device={gpu.number}", "--", sys.executable, str(KEPT), str(gib)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdin is not None and program.stdout is not None
         if program.stdout.readline() != "ready\n":

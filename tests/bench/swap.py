@@ -27,15 +27,7 @@ from support.suspension import PATTERNS, Guard, Host  # from the tests' folder
 MEMORY_MIB, COPY_MIB_PER_MS = 8192, 12
 TRAINING = PATTERNS.with_name("training.py")
 TURNS = ("--swap", "--mem", "90%", "--gpus")
-TORCH = """
-import sys, time, torch
-held = [torch.full((1 << 30,), index % 251, dtype=torch.uint8, device="cuda") for index in range(int(sys.argv[1]) - 2)]
-left = torch.randn(8192, 8192, device="cuda")
-for step in range(int(sys.argv[2])):
-    left = torch.nn.functional.normalize(left @ left); torch.cuda.synchronize()
-    assert bool((held[step % len(held)] == step % len(held) % 251).all()), "wrong"
-print("right", flush=True)
-"""
+ON_GPU = Path(__file__).parent / "programs" / "torch_training.py"
 
 Start = Callable[[], "subprocess.Popen[str]"]
 
@@ -95,7 +87,7 @@ def main() -> None:
     parser.add_argument("--gpu", type=int, default=0, help="its index in nvidia-smi")
     options = parser.parse_args()
     if options.python:
-        start = on_this_host(options.gpu, [options.python, "-c", TORCH, str(options.gib), str(options.steps)])
+        start = on_this_host(options.gpu, [options.python, str(ON_GPU), str(options.gib), str(options.steps)])
         measure(start, options.times, "this host's GPU")
         return
     with simulated(options.steps, options.ms, options.held) as start:
