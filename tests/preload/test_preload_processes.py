@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from sandbox import UUID, Sandbox
+from sandbox import PROGRAMS, UUID, Sandbox
 
 from cuda_driver import Driver, byref, c_uint64, c_void_p, ptx
 from support.programs import text_of
@@ -135,19 +135,7 @@ def test_fork(sandbox: Sandbox, kind: str) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing(sandbox: Sandbox, method: str) -> None:
-    program = sandbox.folder / "pool.py"  # other processes import what is in it, as they do of a program's file
-    program.write_text(
-        "import multiprocessing, sys\n"
-        "def work(mib):\n"
-        "    from cuda_driver import Driver\n"
-        "    d = Driver(); d.start()\n"
-        "    d.mem_alloc(mib << 20)\n"
-        "    return d.mem_get_info()[1] >> 20\n"
-        "if __name__ == '__main__':\n"
-        f"    with multiprocessing.get_context('{method}').Pool(2) as pool:\n"
-        "        print(pool.map(work, [10, 20, 30, 40]))\n"
-    )
-    result = sandbox.run([sys.executable, program], **LIMIT)
+    result = sandbox.run([sys.executable, PROGRAMS / "pool.py", method], **LIMIT)
     assert result.stdout.strip() == str([2048] * 4), result.stderr
 
 
