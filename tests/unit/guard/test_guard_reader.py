@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -17,6 +20,7 @@ import pytest
 from fakes import GIB, make_gpus
 
 from support import unavailable
+from support.programs import text_of
 from vgpurun import abi
 from vgpurun.engine.client import VgpurunContainer
 from vgpurun.engine.containers import ContainerEngine
@@ -521,51 +525,51 @@ def test_what_the_library_counts_elsewhere_is_not_outside(tmp_path: Path) -> Non
     """A process of `vgpurun local` has a slot in the file that its environment names; a claim alone is not enough."""
     usage = tmp_path / "usage"
     usage.write_bytes(bytes(abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION, slots_used=1)))
-    hold = f"""
-import fcntl, os, struct, time
-file = os.open({str(usage)!r}, os.O_RDWR)
-lock = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, {abi.SLOT_LOCK_OFFSET}, 1, 0)
-fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
-namespace = int(os.readlink("/proc/self/ns/pid")[5:-1])
-os.pwrite(file, struct.pack("II", os.getpid(), namespace), {abi.Usage.processes.offset})
-print(flush=True); time.sleep(600)
-"""
+
+    def sleep() -> None:
+        print(flush=True)
+        time.sleep(600)
+
+    def hold() -> None:
+        file = os.open(sys.argv[1], os.O_RDWR)
+        lock = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET, 1, 0)
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+        namespace = int(os.readlink("/proc/self/ns/pid")[5:-1])
+        os.pwrite(file, struct.pack("II", os.getpid(), namespace), abi.Usage.processes.offset)
+        sleep()
+
     named = {**os.environ, abi.ENV_USAGE_FILE: str(usage)}
-    sleep = "import time; print(flush=True); time.sleep(600)"
     found = []
     for program, environment in ((sleep, named), (hold, dict(os.environ)), (hold, named)):
-        with subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE) as process:
+        command = [sys.executable, "-c", text_of(program), usage]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None and process.stdout.readline()
             found.append(is_counted_elsewhere(process.pid))
             process.kill()
     assert found == [False, False, True] and not is_counted_elsewhere(process.pid)
 
 
-ON_A_SERVER_THAT_IS_GONE = """
-import ctypes, os, subprocess, sys, time
-from vgpurun import abi
-from vgpurun.guard.reader import GuardReader
-place = sys.argv[1]
-file = os.open('/dev/fuse', os.O_RDWR)
-options = f'fd={file},rootmode=40000,user_id=0,group_id=0'.encode()
-assert ctypes.CDLL(None).mount(b'gone', place.encode(), b'fuse', 0, options) == 0
-read = GuardReader({}, lambda *words: print(*words, flush=True), time.monotonic)
-for name in (f'{place}/usage', f'{place}/usage', f'{place}/usage', '/none'):
-    with subprocess.Popen(['sleep', '600'], env={abi.ENV_USAGE_FILE: name}) as program:
-        while not open(f'/proc/{program.pid}/environ').read():  # what it runs is not there yet
-            time.sleep(0.01)
-        began_s = time.monotonic()
-        print(read._is_counted_elsewhere(program.pid), time.monotonic() - began_s < 20, flush=True)
-        program.kill()
-os._exit(0)
-"""
+def look_at_a_server_that_is_gone() -> None:
+    place = sys.argv[1]
+    file = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={file},rootmode=40000,user_id=0,group_id=0".encode()
+    assert ctypes.CDLL(None).mount(b"gone", place.encode(), b"fuse", 0, options) == 0
+    read = GuardReader({}, lambda *words: print(*words, flush=True), time.monotonic)
+    for name in (f"{place}/usage", f"{place}/usage", f"{place}/usage", "/none"):
+        with subprocess.Popen(["sleep", "600"], env={abi.ENV_USAGE_FILE: name}) as program:
+            while not Path(f"/proc/{program.pid}/environ").read_bytes():  # what it runs is not there yet
+                time.sleep(0.01)
+            began_s = time.monotonic()
+            print(read._is_counted_elsewhere(program.pid), time.monotonic() - began_s < 20, flush=True)
+            program.kill()
+    os._exit(0)
 
 
 def test_a_usage_file_that_never_answers_holds_nobody_up(tmp_path: Path) -> None:
     """A process names its file itself, which may be on a server that is gone: it is let be, and that is said."""
     if os.geteuid() != 0 or not Path("/dev/fuse").exists():
         pytest.skip("only root mounts a file system that never answers")
-    command = ["unshare", "--mount", sys.executable, "-c", ON_A_SERVER_THAT_IS_GONE, str(tmp_path)]
+    command = ["unshare", "--mount", sys.executable, "-c", text_of(look_at_a_server_that_is_gone), str(tmp_path)]
     seen = subprocess.run(command, capture_output=True, text=True, timeout=100)
     said = [line for line in seen.stdout.splitlines() if line.startswith("file of ")]
     answers = [line for line in seen.stdout.splitlines() if line not in said]

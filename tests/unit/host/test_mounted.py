@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 from fakes import GIB, make_gpus
 
+from support.programs import Program, text_of
 from vgpurun.guard.processes import is_counted_elsewhere
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.host.mounted import mounts_of, path_of, place_of
@@ -34,14 +37,22 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slice:
     return store.make("alice", quotas, plan.shared_files(quotas, DriverPlan("host")))
 
 
+def mount(what: bytes, where: bytes, kind: bytes | None, flags: int, options: bytes | None) -> None:
+    assert ctypes.CDLL(None, use_errno=True).mount(what, where, kind, flags, options) == 0
+
+
+def stay_in(root: str) -> None:
+    os.chroot(root)
+    print(flush=True)
+    time.sleep(600)
+
+
 @contextmanager
-def in_a_root(root: Path, code: str) -> Iterator[int]:
-    """A process with mounts of its own and another root, as one in a container; yields its PID."""
+def in_a_root(program: Program) -> Iterator[int]:
+    """A process with mounts of its own that stays in another root, as one in a container; yields its PID."""
     if os.geteuid() != 0:
         pytest.skip("only root can make such a process")
-    program = f"import ctypes, os, sys, time\nmount = ctypes.CDLL(None, use_errno=True).mount\n{code}\n"
-    program += f"os.chroot({str(root)!r}); print(flush=True); time.sleep(600)"
-    command = ["unshare", "--mount", sys.executable, "-c", program]
+    command = ["unshare", "--mount", sys.executable, "-c", text_of(program)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None and process.stdout.readline() == b"\n"
@@ -56,8 +67,13 @@ def test_a_file_is_known_wherever_it_is_mounted(made: Slice, tmp_path: Path, nam
     target = root / name / "run" / "usage"
     target.parent.mkdir(parents=True)
     target.touch()
-    bind = f"assert mount({bytes(made.usage)!r}, {bytes(target)!r}, None, 4096, None) == 0"
-    with in_a_root(root, bind) as pid:
+    usage, at, its_root = bytes(made.usage), bytes(target), str(root)
+
+    def program() -> None:
+        mount(usage, at, None, 4096, None)  # MS_BIND
+        stay_in(its_root)
+
+    with in_a_root(program) as pid:
         assert [each.pid for each in members([made])[made.id]] == [pid]
         assert belongs_to(pid, made.folder)
         (place,) = (each.place for each in mounts_of(Path(f"/proc/{pid}")) if each.point == f"/{name}/run/usage")
@@ -70,26 +86,20 @@ def test_a_link_to_the_file_is_no_mount_of_it(made: Slice, tmp_path: Path) -> No
     root = tmp_path / "root"
     root.mkdir()
     (root / ".vgpurun").symlink_to(made.folder)
-    with in_a_root(root, "") as pid:
+    its_root = str(root)
+
+    def program() -> None:
+        stay_in(its_root)
+
+    with in_a_root(program) as pid:
         assert Path(f"/proc/{pid}/root/.vgpurun/run/usage").samefile(made.usage)
         assert members([made])[made.id] == [] and not belongs_to(pid, made.folder)
         assert not is_counted_elsewhere(pid)
 
 
-NEVER_ANSWERS = """
-file = os.open('/dev/fuse', os.O_RDWR)
-options = f'fd={{file}},rootmode=40000,user_id=0,group_id=0,allow_other'.encode()
-assert mount(b'never', {place!r}, b'fuse', 0, options) == 0
-"""
-LOOK = """
-import sys
-from vgpurun.guard.processes import is_counted_elsewhere
-from vgpurun.slices import store
-from vgpurun.slices.members import members
-from vgpurun.suspend.processes import belongs_to
-pid, found = int(sys.argv[1]), store.find('alice')
-print(members([found])[found.id], belongs_to(pid, found.folder), is_counted_elsewhere(pid))
-"""
+def look() -> None:
+    pid, found = int(sys.argv[1]), store.find("alice")
+    print(members([found])[found.id], belongs_to(pid, found.folder), is_counted_elsewhere(pid))
 
 
 def test_a_file_system_that_never_answers_holds_nobody_up(made: Slice, tmp_path: Path) -> None:
@@ -99,8 +109,17 @@ def test_a_file_system_that_never_answers_holds_nobody_up(made: Slice, tmp_path:
     root = tmp_path / "root"
     place = root / ".vgpurun"
     place.mkdir(parents=True)
-    with in_a_root(root, NEVER_ANSWERS.format(place=bytes(place))) as pid:
-        seen = subprocess.run([sys.executable, "-c", LOOK, str(pid)], capture_output=True, text=True, timeout=60)
+    at, its_root = bytes(place), str(root)
+
+    def never_answer() -> None:
+        file = os.open("/dev/fuse", os.O_RDWR)
+        options = f"fd={file},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+        mount(b"never", at, b"fuse", 0, options)
+        stay_in(its_root)
+
+    with in_a_root(never_answer) as pid:
+        command = [sys.executable, "-c", text_of(look), str(pid)]
+        seen = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert seen.stdout == "[] False False\n", seen
         stat = ["stat", f"/proc/{pid}/root/.vgpurun/run/usage"]
         with pytest.raises(subprocess.TimeoutExpired):
