@@ -5,9 +5,12 @@ A container with 4 GiB and 30 % ran a program that held 256 MiB and launched ker
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from ctypes import sizeof
@@ -16,6 +19,7 @@ from pathlib import Path
 import pytest
 from fakes import GIB, MIB, make_gpus
 
+from support.programs import text_of
 from vgpurun import abi
 from vgpurun.engine.client import VgpurunContainer
 from vgpurun.engine.labels import LABEL_STATE, read_record
@@ -29,12 +33,12 @@ RECORDED = Path(__file__).parent / "recorded" / "first-version.tar.xz"
 ID = "8cab0d15d6a08e45c84c2a215da04c67db0ebced08367b5b3dd7012e0951ef63"
 UUID = "GPU-51a00000-0000-4000-8000-000000000000"
 GPU = make_gpus(1)[0]._replace(uuid=UUID)
-HOLD_SLOT = """
-import fcntl, os, sys, time
-fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, int(sys.argv[2]))
-print("held", flush=True)
-time.sleep(60)
-"""
+
+
+def hold_slot() -> None:
+    fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, abi.SLOT_LOCK_OFFSET)
+    print("held", flush=True)
+    time.sleep(60)
 
 
 @pytest.fixture
@@ -51,7 +55,7 @@ def container(folder: Path) -> Iterator[VgpurunContainer]:
     mounts = [{"Source": f"{folder}/etc", "Destination": f"{abi.CONTAINER_DIR}/etc"}]
     record = read_record(ID, {LABEL_STATE: str(folder)}, mounts)
     assert record is not None
-    command = [sys.executable, "-c", HOLD_SLOT, folder / "run" / "usage", str(abi.SLOT_LOCK_OFFSET)]
+    command = [sys.executable, "-c", text_of(hold_slot), folder / "run" / "usage"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "held\n"
         yield VgpurunContainer(ID, "old", "image", "running", record)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from fakes import make_gpus
 
+from support.programs import text_of
 from vgpurun.admission import controller, lock, tickets, waiting
 from vgpurun.admission.controller import Admission
 from vgpurun.admission.grants import Grant
@@ -29,14 +30,11 @@ from vgpurun.inventory import guarded
 from vgpurun.limits.model import Limits
 from vgpurun.util.users import current_user, name_of
 
-HOLD = """
-import sys, time
-from pathlib import Path
-from vgpurun.admission.lock import admission_lock
-with admission_lock(print, Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
-"""
+
+def hold() -> None:
+    with admission_lock(print, Path(sys.argv[1])):
+        print("held", flush=True)
+        time.sleep(60)
 
 
 @pytest.fixture
@@ -46,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([sys.executable, "-c", HOLD, folder], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", text_of(hold), folder], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "held\n"
     yield process
     process.kill()

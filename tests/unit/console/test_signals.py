@@ -20,8 +20,9 @@ from pathlib import Path
 
 import pytest
 
+from support.programs import text_of
 from vgpurun import cli as command_line
-from vgpurun.console.signals import EVERY, Interrupted, Signals
+from vgpurun.console.signals import EVERY, Ending, Interrupted, Signals
 
 
 def get(number: signal.Signals) -> None:
@@ -55,19 +56,15 @@ def test_a_signal_is_held_back_until_the_step_is_done() -> None:
     assert done == ["step"]
 
 
-STOPPED = """
-import os, signal
-from vgpurun.console.signals import Signals
-with Signals() as signals:
-    with signals.held():
-        os.kill(os.getpid(), signal.SIGTSTP)
-        print("held", flush=True)
-    print("continued", flush=True)
-"""
-
-
 def test_a_stop_waits_for_the_step_and_can_be_continued() -> None:
-    with subprocess.Popen([sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, text=True) as process:
+    def program() -> None:
+        with Signals() as signals:
+            with signals.held():
+                get(signal.SIGTSTP)
+                print("held", flush=True)
+            print("continued", flush=True)
+
+    with subprocess.Popen([sys.executable, "-c", text_of(program)], stdout=subprocess.PIPE, text=True) as process:
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
         os.kill(process.pid, signal.SIGCONT)
@@ -319,11 +316,13 @@ def test_these_tests_pass_where_the_parent_ignores_signals() -> None:
 
 @pytest.mark.slow
 def test_a_daemon_that_is_stopped_goes_on_afterwards() -> None:
-    code = (
-        "from vgpurun.console.signals import Ending\n"
-        "with Ending() as ending:\n    print('ready', flush=True)\n    while not ending.wait(0.1): pass"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as daemon:
+    def program() -> None:
+        with Ending() as ending:
+            print("ready", flush=True)
+            while not ending.wait(0.1):
+                pass
+
+    with subprocess.Popen([sys.executable, "-c", text_of(program)], stdout=subprocess.PIPE, text=True) as daemon:
         assert daemon.stdout and daemon.stdout.readline() == "ready\n"
         for _ in range(3):
             daemon.send_signal(signal.SIGSTOP)

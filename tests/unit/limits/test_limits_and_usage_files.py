@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import sizeof
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from support.programs import text_of
 from vgpurun import abi
 from vgpurun.limits.limits_file import limits_bytes, read_limits, write_limits
 from vgpurun.limits.quota import Quota
@@ -158,19 +160,17 @@ def test_a_slot_that_was_taken_just_now_names_nobody(tmp_path: Path) -> None:
         assert read_counted(path) == frozenset()
 
 
-LEASE = """
-import fcntl, os, sys, time
-file = os.open(sys.argv[1], os.O_RDONLY)
-fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-print(flush=True)
-time.sleep(600)
-"""
+def lease() -> None:
+    file = os.open(sys.argv[1], os.O_RDONLY)
+    fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    print(flush=True)
+    time.sleep(600)
 
 
 @contextmanager
 def leased(path: Path) -> Iterator[None]:
     """Its owner has a lease of the file, as root in a container may; who waits for it ends that one by SIGIO."""
-    with subprocess.Popen([sys.executable, "-c", LEASE, path], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", text_of(lease), path], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None and process.stdout.readline()
             yield

@@ -11,11 +11,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
+import histories
 import pytest
 from histories import ANN, BEN, DAY_S, NOW_S, read, use
 
+from support.programs import text_of
 from vgpurun.errors import HistoryError
 from vgpurun.metrics.accounting import reading, timeline
 from vgpurun.metrics.store import HOUR_S, HistoryInUseError, Mark, Recorded, Store
@@ -172,24 +175,20 @@ def test_a_full_disk(open_store: Callable[..., Store], history: Path) -> None:
         subprocess.run(["umount", "--lazy", str(history.parent)], check=True)
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from histories import ANN, BEN, DAY_S, NOW_S, use
-from vgpurun.metrics.store import Mark, Store
-store, number = Store(Path(sys.argv[1]), DAY_S, 1 << 24), 0
-while True:
-    store.add([(who, use(NOW_S + 10 * number)) for who in (ANN, BEN)], {ANN: Mark(0, NOW_S), BEN: Mark(0, NOW_S)})
-    if number == 0: print("written", flush=True)
-    number += 1
-"""
+def write_on_and_on() -> None:
+    store = Store(Path(sys.argv[1]), DAY_S, 1 << 24)
+    marks = {who: Mark(0, NOW_S) for who in (histories.ANN, histories.BEN)}
+    for number in count():
+        store.add([(who, histories.use(NOW_S + 10 * number)) for who in marks], marks)
+        if number == 0:
+            print("written", flush=True)
 
 
 @pytest.mark.slow
 def test_a_writer_that_is_killed_leaves_whole_transactions(history: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     for _ in range(5):
-        command = [sys.executable, "-c", WRITER, history]
+        command = [sys.executable, "-c", text_of(write_on_and_on), history]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None and process.stdout.readline() == "written\n"
             time.sleep(random.random() * 0.05)
