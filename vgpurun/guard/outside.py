@@ -81,12 +81,12 @@ class OutsideDuty(Duty):
         if key in self._acted or self._is_allowed(program):
             return False
         due_s = self._since_s.setdefault(key, snapshot.now_s) + self._grace_s
-        if snapshot.now_s < due_s or snapshot.is_ending(program.pid):
+        if snapshot.now_s < due_s:
             return False
         if snapshot.is_counted_elsewhere(program.pid):
             self._since_s[key] = snapshot.now_s  # it may replace itself by one past the library, and is asked again
             return False
-        return True
+        return not snapshot.is_ending(program.pid)  # asked last: it may have ended meanwhile, and so be counted no more
 
     def _is_allowed(self, program: Program) -> bool:
         """A container of somebody else's has users of its own, and its programs may have any name."""

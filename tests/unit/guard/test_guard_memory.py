@@ -278,6 +278,21 @@ def test_outside(world: Callable[..., World]) -> None:
     assert len(killed) == 2
 
 
+def test_one_that_ends_while_its_count_is_read_is_let_be(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = world(outside="kill")
+    program, look = made.put("", GIB), made.look
+
+    def is_counted(pid: int) -> bool:
+        program.is_ending = True
+        return False
+
+    monkeypatch.setattr(made, "look", lambda: look()._replace(is_counted_elsewhere=is_counted))
+    made.run(60)
+    assert made.verbs() == []
+
+
 def test_one_that_cannot_be_named_for_a_while_is_no_new_cause(world: Callable[..., World]) -> None:
     """A process in a PID namespace of its own, while the first process of some container is dead."""
     made = world(outside="warn")
