@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,8 @@ from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota
 from vgpurun.metrics.snapshot import Reader
 
-pytest.importorskip("prometheus_client")
+prometheus_client = pytest.importorskip("prometheus_client")
+collector = import_module("vgpurun.metrics.collector")  # which needs it
 GPUS = make_gpus(2)
 UUID = GPUS[0].uuid
 
@@ -89,11 +91,8 @@ class World:
         return state
 
     def scrape(self, *compatible: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-        from prometheus_client import generate_latest
-
-        from vgpurun.metrics.collector import make_registry
-
-        return parse(generate_latest(make_registry(self.reader, compatible)).decode())
+        registry = collector.make_registry(self.reader, compatible)
+        return parse(prometheus_client.generate_latest(registry).decode())
 
 
 @pytest.fixture
