@@ -1,4 +1,4 @@
-"""A history of the metrics, in a folder that is not there yet; vgpurun as a user starts it, without an engine."""
+"""A history of the metrics, in a folder that is not there yet; vgpurun as a user starts it; cgroups; no engine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cgroup_maker import cgroups
 from guard_world import World
 from histories import DAY_S
 
 from support import command_line
+from vgpurun.host.freezer import Cgroup
 from vgpurun.metrics.store import Store
 
 
@@ -62,3 +64,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Worl
         return World(tmp_path, settings).start()
 
     return make
+
+
+@pytest.fixture(params=["v1", "v2"])
+def make_cgroup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Cgroup]]:
+    with cgroups(request.param, tmp_path) as make:
+        yield make

@@ -3,121 +3,40 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
-import signal
-import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cgroup_maker import ID, running, until
 from fakes import GIB, make_gpus
 
-from support import unavailable
 from support.programs import text_of
 from vgpurun import abi
 from vgpurun.engine.client import VgpurunContainer
 from vgpurun.engine.containers import ContainerEngine
 from vgpurun.engine.labels import Record
 from vgpurun.errors import ContainerError, EngineError, GpuError
-from vgpurun.guard.hands import kill, let_dying_go
-from vgpurun.guard.outside import program_of
-from vgpurun.guard.processes import is_counted_elsewhere, is_ending, pid_inside, read_stat
+from vgpurun.guard.hands import let_dying_go
+from vgpurun.guard.processes import pid_inside
 from vgpurun.guard.reader import GuardReader
 from vgpurun.guard.snapshot import Program
-from vgpurun.host import freezer, gpus
-from vgpurun.host.freezer import Cgroup, run_of
+from vgpurun.host import gpus
+from vgpurun.host.freezer import Cgroup
 from vgpurun.host.gpus import Gpu, Survey
-from vgpurun.inventory.guarded import Action
 from vgpurun.inventory.programs import _line_of
 from vgpurun.limits.limits_file import limits_bytes
 from vgpurun.limits.quota import Quota
 from vgpurun.storage.state import SLICES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make cgroups")
-ID = f"{os.getpid():064x}"
 OTHER_ID = f"{os.getpid() + (1 << 40):064x}"
-
-
-@contextmanager
-def cgroups(kind: str, folder: Path) -> Iterator[Callable[[str], Cgroup]]:
-    """Makes cgroups of v1's freezer, or of v2."""
-    place = folder / "cgroups"
-    place.mkdir()
-    options = ["-t", "cgroup2", "none"] if kind == "v2" else ["-t", "cgroup", "-o", "freezer", "none"]
-    if subprocess.run(["mount", *options, place], capture_output=True).returncode:
-        unavailable(f"no cgroup {kind} can be mounted")
-    made: list[Path] = []
-
-    def make(container: str) -> Cgroup:
-        made.append(place / f"docker-{container}.scope")
-        made[-1].mkdir()
-        return Cgroup(made[-1], kind == "v2")
-
-    try:
-        yield make
-    finally:
-        for each in reversed(made):
-            with suppress(OSError):
-                Cgroup(each, kind == "v2").kill()
-            for _ in range(200):
-                with suppress(OSError):
-                    for folder, *_ in os.walk(each, topdown=False):
-                        Path(folder).rmdir()
-                    break
-                time.sleep(0.01)
-        subprocess.run(["umount", place], check=True)
-
-
-@pytest.fixture(params=["v1", "v2"])
-def make_cgroup(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Cgroup]]:
-    with cgroups(request.param, tmp_path) as make:
-        yield make
-
-
-@contextmanager
-def running(cgroup: Cgroup | None, *before: str) -> Iterator[int]:
-    """A process that sleeps, in this cgroup; yields the number of the one that really sleeps."""
-    sleep = "import time; print(flush=True); time.sleep(600)"
-    with subprocess.Popen(
-        [*before, sys.executable, "-c", sleep], stdout=subprocess.PIPE, stdin=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None and process.stdout.readline()
-        pid = process.pid
-        with suppress(IndexError):
-            while True:
-                pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
-        try:
-            if cgroup:
-                (cgroup.folder / "cgroup.procs").write_text(str(pid))
-            yield pid
-        finally:
-            if cgroup:
-                cgroup.thaw()
-            process.kill()
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
-
-
-def uses_processor(pid: int) -> bool:
-    return state_of(pid) == "R"
 
 
 class Engine:
@@ -149,48 +68,6 @@ def reader(*known: str, first_pid: int = 0) -> GuardReader:
     made._has_listed = True
     made._first_pids = dict.fromkeys(known, first_pid) if first_pid else {}
     return made
-
-
-def test_frozen_thawed_and_ended(make_cgroup: Callable[[str], Cgroup]) -> None:
-    cgroup = make_cgroup(ID)
-    with running(cgroup) as pid:
-        assert cgroup.pids() == [pid] and not cgroup.is_frozen()
-        cgroup.freeze()
-        cgroup.freeze()
-        assert cgroup.is_frozen()
-        cgroup.thaw()
-        cgroup.thaw()
-        assert not cgroup.is_frozen()
-        cgroup.freeze()
-        cgroup.kill()
-        until(lambda: is_ending(pid))
-
-
-def test_a_container_below_which_there_are_more(make_cgroup: Callable[[str], Cgroup]) -> None:
-    cgroup = make_cgroup(ID)
-    inner = Cgroup(cgroup.folder / "inner", cgroup.is_unified)
-    inner.folder.mkdir()
-    with running(inner) as pid:
-        found = freezer.find(pid, ID)
-        assert found is not None and found.folder.name == cgroup.folder.name and cgroup.pids() == [pid]
-        cgroup.kill()
-        until(lambda: is_ending(pid))
-    until(lambda: not inner.pids())
-    inner.folder.rmdir()
-
-
-def test_a_pending_kill_lets_go(make_cgroup: Callable[[str], Cgroup]) -> None:
-    """Alone: a tenant may have one of its processes killed by a timer, and is not to go on for that."""
-    cgroup = make_cgroup(ID)
-    with running(cgroup) as pid, running(cgroup) as other:
-        cgroup.freeze()
-        let_dying_go(cgroup)
-        assert sorted(cgroup.pids()) == sorted([pid, other])
-        os.kill(pid, signal.SIGKILL)
-        let_dying_go(cgroup)
-        until(lambda: is_ending(pid))
-        until(lambda: cgroup.pids() == [other])
-        assert cgroup.is_frozen() and cgroup._has_settled() and not is_ending(other)
 
 
 def test_whose_a_process_is(make_cgroup: Callable[[str], Cgroup]) -> None:
@@ -383,56 +260,6 @@ def test_a_name_hides_nobody_and_forges_nothing(make_cgroup: Callable[[str], Cgr
     inner.rmdir()
 
 
-def test_a_program_has_no_name_that_a_user_mounts_it_at(tmp_path: Path) -> None:
-    python = Path(sys.executable).resolve()
-    disguise = tmp_path / "Xorg"
-    disguise.touch()
-    mounting = ("unshare", "-m", "sh", "-c", f'mount --bind {python} {disguise} && exec {disguise} "$@"')
-    with running(None) as plain, running(None, *mounting) as disguised:
-        assert Path(f"/proc/{disguised}/exe").readlink() == disguise
-        assert (program_of(plain), program_of(disguised)) == (python.name, "")
-
-
-def test_mounts_of_any_name(tmp_path: Path) -> None:
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self" / "mountinfo").write_bytes(
-        b"36 25 0:33 / /home/ann/\xff\x0b\xe2\x80\xa8\xc2\xa0x rw - fuse ann rw\n37 25 0:34 / /x rw - tmpfs  rw\n"
-        b"26 25 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
-    )
-    assert freezer._mounts(tmp_path) == {"": (Path("/sys/fs/cgroup"), "/")}
-
-
-def test_the_end_of_a_process() -> None:
-    program = "import os, threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); print(flush=True)"
-    leaderless = f"{program}; import ctypes; ctypes.CDLL(None).syscall(60, 0)"  # exit: of this thread alone
-    with subprocess.Popen([sys.executable, "-c", leaderless], stdout=subprocess.PIPE) as process:
-        until(lambda: state_of(process.pid) == "Z")
-        assert not is_ending(process.pid), "its other thread goes on"
-        process.kill()
-        until(lambda: is_ending(process.pid))
-    assert is_ending(process.pid), "it is gone"
-
-
-def test_another_process_of_that_number_is_left_alone() -> None:
-    with running(None) as pid:
-        started = read_stat(pid).started_ticks
-        kill(Action("kill", "outside", "", "x", "ann", pid=pid, started_ticks=started - 1))
-        time.sleep(0.1)
-        assert not is_ending(pid)
-        kill(Action("kill", "outside", "", "x", "ann", pid=pid, started_ticks=started))
-        until(lambda: is_ending(pid))
-        kill(Action("kill", "outside", "", "x", "ann", pid=pid, started_ticks=started))
-
-
-def test_each_start_of_a_container_is_another(make_cgroup: Callable[[str], Cgroup]) -> None:
-    cgroup = make_cgroup(ID)
-    first = run_of(cgroup)
-    cgroup.folder.rmdir()
-    assert run_of(cgroup) == ""
-    cgroup.folder.mkdir()
-    assert run_of(cgroup) not in ("", first)
-
-
 def test_the_engine_and_nvml_come_and_go(
     make_cgroup: Callable[[str], Cgroup], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -519,34 +346,6 @@ def test_limits_of_a_part_and_of_what_is_around_it(tmp_path: Path, monkeypatch: 
     (slice_ / "etc" / "limits").write_bytes(limits_bytes([("GPU-0", Quota(5 * GIB))]))
     assert limits() == {"": GIB, f"share {share}": 2 * GIB, "slice s": 5 * GIB}
     read.close()
-
-
-def test_what_the_library_counts_elsewhere_is_not_outside(tmp_path: Path) -> None:
-    """A process of `vgpurun local` has a slot in the file that its environment names; a claim alone is not enough."""
-    usage = tmp_path / "usage"
-    usage.write_bytes(bytes(abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION, slots_used=1)))
-
-    def sleep() -> None:
-        print(flush=True)
-        time.sleep(600)
-
-    def hold() -> None:
-        file = os.open(sys.argv[1], os.O_RDWR)
-        lock = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET, 1, 0)
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
-        namespace = int(os.readlink("/proc/self/ns/pid")[5:-1])
-        os.pwrite(file, struct.pack("II", os.getpid(), namespace), abi.Usage.processes.offset)
-        sleep()
-
-    named = {**os.environ, abi.ENV_USAGE_FILE: str(usage)}
-    found = []
-    for program, environment in ((sleep, named), (hold, dict(os.environ)), (hold, named)):
-        command = [sys.executable, "-c", text_of(program), usage]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None and process.stdout.readline()
-            found.append(is_counted_elsewhere(process.pid))
-            process.kill()
-    assert found == [False, False, True] and not is_counted_elsewhere(process.pid)
 
 
 def look_at_a_server_that_is_gone() -> None:
