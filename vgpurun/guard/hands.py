@@ -8,10 +8,10 @@ from pathlib import Path
 
 from vgpurun.errors import GuardError
 from vgpurun.guard.daemon import Hand
-from vgpurun.guard.processes import read_stat
 from vgpurun.host.freezer import Cgroup, run_of
 from vgpurun.inventory.guarded import FREEZE, HOLD, KILL, RELEASE, THAW, WARN, Action
 from vgpurun.util.kernel_text import read_lines
+from vgpurun.util.process_identity import read_stat
 
 
 def _cgroup(action: Action) -> Cgroup | None:

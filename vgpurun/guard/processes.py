@@ -9,35 +9,19 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from vgpurun import abi
 from vgpurun.guard.snapshot import Program
 from vgpurun.host.mounted import path_of
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
 from vgpurun.slices.members import usages_of
-from vgpurun.util.kernel_text import read_lines, read_text
+from vgpurun.util.kernel_text import read_lines
+from vgpurun.util.process_identity import read_stat
 
-_PF_EXITING = 0x4
 _MOST_ENVIRONMENT_BYTES = 1 << 20
 _NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
 _NS_GET_PARENT = 0xB702
 _MOST_NAMESPACES = 32  # the kernel's own bound
-
-
-class Stat(NamedTuple):
-    """A process, as /proc/PID/stat has it."""
-
-    parent: int
-    started_ticks: int
-    is_exiting: bool
-
-
-def read_stat(pid: int, task: int | None = None) -> Stat:
-    """Return what the kernel says of a process, or of one of its threads. Raises OSError, and ValueError."""
-    place = f"/proc/{pid}/stat" if task is None else f"/proc/{pid}/task/{task}/stat"
-    words = read_text(Path(place)).rpartition(")")[2].split()
-    return Stat(int(words[1]), int(words[19]), words[0] in "ZX" or bool(int(words[6]) & _PF_EXITING))
 
 
 def is_still(program: Program) -> bool:

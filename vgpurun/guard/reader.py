@@ -17,7 +17,6 @@ from vgpurun.guard.processes import (
     namespace_of,
     namespaces_of,
     pid_inside,
-    read_stat,
 )  # fmt: skip
 from vgpurun.guard.snapshot import Contained, Program, Snapshot, by_container
 from vgpurun.host import freezer, gpus
@@ -32,6 +31,7 @@ from vgpurun.storage.state import SLICES
 from vgpurun.util.background import Background
 from vgpurun.util.kernel_text import read_text
 from vgpurun.util.printable import printable
+from vgpurun.util.process_identity import read_stat
 from vgpurun.util.users import name_of
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from support.programs import text_of
 from vgpurun import abi
 from vgpurun.guard.hands import kill, let_dying_go
 from vgpurun.guard.outside import program_of
-from vgpurun.guard.processes import is_counted_elsewhere, is_ending, read_stat
+from vgpurun.guard.processes import is_counted_elsewhere, is_ending
 from vgpurun.host.freezer import Cgroup
 from vgpurun.inventory.guarded import Action
+from vgpurun.util.process_identity import read_stat
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make cgroups")
 
