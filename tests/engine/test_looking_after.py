@@ -93,16 +93,23 @@ def test_containers_of_others_are_left_alone(vgpurun: Cli, foreign: str, argumen
     "arguments",
     [
         ("pause",),
+        ("pause", "--gpu"),
+        ("unpause",),
         ("update", "--driver", "sim", "--sm", "10"),
+        ("suspend", "--driver", "sim"),
+        ("resume", "--driver", "sim"),
+        ("move", "--driver", "sim", "--gpus", "0"),
         ("exec", "tended", "true"),
+        ("start", "--driver", "sim"),
         ("restart",),
         ("kill",),
         ("stop",),
         ("rm",),
+        ("rm", "-f"),
     ],
-    ids=lambda arguments: arguments[0],
+    ids=lambda arguments: "-".join(arguments[:2]).replace("--", "-"),
 )
-def test_another_user_s_container_takes_force(
+def test_another_user_s_container_takes_others(
     vgpurun: Cli, container: str, as_nobody: tuple[str, ...], arguments: tuple[str, ...]
 ) -> None:
     """All users of an engine may do all to it: so this keeps them from accidents."""
@@ -115,12 +122,15 @@ def test_another_user_s_container_takes_force(
         socket.chmod(0o660)
         refusal = nobody(*given)
         assert (refusal.exit_code, refusal.stdout) == (1, "")
-        assert refusal.stderr == "vgpurun: container tended is user root's: leave it, or say --force\n"
+        assert refusal.stderr == "vgpurun: container tended is user root's: leave it, or say --others\n"
         assert vgpurun.engine.containers.get("tended").status == "running"
-        if arguments[0] in ("exec", "stop", "rm"):
-            assert nobody(given[0], "--force", *given[1:]).exit_code == 0
-        else:
-            assert vgpurun(*given).exit_code == 0, "root needs no force"
+        if arguments[0] in ("exec", "stop", "kill", "restart", "start") or "-f" in arguments:
+            assert nobody(given[0], "--others", *given[1:]).exit_code == 0
+        elif arguments == ("rm",):
+            assert nobody("rm", "--others", "tended").exit_code == 1
+            assert vgpurun.engine.containers.get("tended").status == "running", "it takes --force besides"
+        elif arguments[0] in ("pause", "update"):
+            assert vgpurun(*given).exit_code == 0, "root needs no word"
 
 
 def test_stop_sends_the_stop_signal_and_goes_on_after_an_error(vgpurun: Cli, container: str) -> None:

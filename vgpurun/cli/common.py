@@ -21,6 +21,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 LIMITS = "Limits"
 LIVE = "vgpurun top shows it live"
+# For verbs that docker has without --force.
+NO_FORCE = {"--force": "for a container of another user it is --others"}
 _PROFILE = "Profile"
 _OTHERS = "Other options"
 # Settings of an option that may have a value, or something to do, where it is not given.
@@ -240,9 +242,11 @@ def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Fun
     return click.option(*names, cls=GroupedOption, group=group, **settings)
 
 
-def force_option(group: str) -> Callable[[Function], Function]:
-    """Add --force to a verb that changes containers."""
-    return option("--force", is_flag=True, group=group, help="Act on containers of other users too.")
+def others_option(group: str) -> Callable[[Function], Function]:
+    """Add --others to a verb that acts on containers."""
+    return option(
+        "--others", is_flag=True, group=group, help="Act on containers of other users too; root needs no word."
+    )
 
 
 def limit_options(

@@ -92,14 +92,14 @@ class ContainerEngine(Engine):
         """Return a container that vgpurun made, by its name or its id's beginning."""
         return from_description(self.describe(name))
 
-    def find_own(self, name: str, force: bool = False) -> VgpurunContainer:
-        """Return the same, but refuse one that another user started: root and `force` may have it.
+    def find_own(self, name: str, others: bool = False) -> VgpurunContainer:
+        """Return the same, but refuse one that another user started: root and `others` may have it.
 
         The engine makes no difference between its users, so this keeps them from accidents, not from each other.
         """
         found = self.find(name)
-        if not force and os.geteuid() != 0 and found.user not in ("", current_user()):
-            raise ContainerError(f"container {name} is user {found.user}'s: leave it, or say --force")
+        if not others and os.geteuid() != 0 and found.user not in ("", current_user()):
+            raise ContainerError(f"container {name} is user {found.user}'s: leave it, or say --others")
         return found
 
     def start_again(self, container: str) -> None:

@@ -11,12 +11,12 @@ from vgpurun.engine.containers import ContainerEngine, ExecOptions
 from vgpurun.util.threads import Helper
 
 
-def execute(engine: ContainerEngine, container: str, options: ExecOptions, force: bool) -> int:
+def execute(engine: ContainerEngine, container: str, options: ExecOptions, others: bool) -> int:
     """Run the command and return its exit code; 0 when it goes on without us. Raises ContainerError.
 
-    `force`: in a container of another user, too.
+    `others`: in a container of another user, too.
     """
-    exec_id = engine.exec_create(engine.find_own(container, force).id, options)
+    exec_id = engine.exec_create(engine.find_own(container, others).id, options)
     if options.detach:
         engine.exec_detached(exec_id, options.tty)
         return 0

@@ -21,9 +21,12 @@ class Target(NamedTuple):
     limits_folder: Path
 
 
-def container_named(name: str, engine: "ContainerEngine") -> Target:
-    """Return a container that runs. Raises ContainerError, EngineError, and SuspendError for others and in a slice."""
-    found = engine.find(name)
+def container_named(name: str, engine: "ContainerEngine", others: bool = False) -> Target:
+    """Return a container that runs, another user's only by `others`.
+
+    Raises ContainerError, EngineError, and SuspendError for one that does not run or is in a slice.
+    """
+    found = engine.find_own(name, others)
     if found.status not in ("running", "paused"):
         raise SuspendError(f"{found.name} does not run, and so has no GPU; vgpurun start gives it the ones that it had")
     if found.slice_name:
@@ -69,8 +72,12 @@ def slices_and_processes() -> Iterator[Target]:
 
 
 def named(
-    containers: Sequence[str], slices: Sequence[str], processes: Sequence[str], engine: "ContainerEngine | None"
+    containers: Sequence[str],
+    slices: Sequence[str],
+    processes: Sequence[str],
+    engine: "ContainerEngine | None",
+    others: bool = False,
 ) -> list[Target]:
     """Return all that a command names. Raises VgpurunError for the first that there is not."""
-    found = [container_named(name, engine) for name in containers if engine is not None]
+    found = [container_named(name, engine, others) for name in containers if engine is not None]
     return [*found, *map(slice_named, slices), *map(process_numbered, processes)]

@@ -44,6 +44,30 @@ def test_no_line_of_a_help_is_wider_than_a_terminal() -> None:
     assert len(lines) > 500 and not [line for line in lines if len(line) > 80]
 
 
+def test_others_and_force_mean_the_same_wherever_they_are() -> None:
+    """--others: of another user. --force, as docker has it: what runs, or is in use."""
+    from vgpurun.cli import cli
+    from vgpurun.cli.verbs import all_commands
+
+    helps: dict[str, dict[str, str]] = {"--others": {}, "--force": {}}
+    for words, command in all_commands(cli):
+        for parameter in command.params:
+            for name in helps.keys() & {*parameter.opts}:
+                helps[name][words] = getattr(parameter, "help", "") or ""
+    assert helps["--force"].keys() == {"rm", "slice rm"}
+    assert not [text for text in helps["--force"].values() if "user" in text]
+    changing = {"exec", "start", "restart", "stop", "kill", "rm", "update", "pause", "unpause"}
+    assert helps["--others"].keys() == changing | {"suspend", "resume", "move"}
+    assert len({*helps["--others"].values()}) == 1
+
+
+@pytest.mark.parametrize("verb", ["stop", "kill", "start", "restart", "pause", "unpause", "suspend", "resume", "move"])
+def test_the_word_of_before_leads_to_the_one_of_now(run: Run, verb: str) -> None:
+    result = run(verb, "--force", "c1")
+    assert (result.returncode, result.stdout) == (125, "")
+    assert "--force; for a container of another user it is --others" in result.stderr
+
+
 def test_help_is_fast(environment: dict[str, str]) -> None:
     def processor_seconds() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

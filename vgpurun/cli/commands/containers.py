@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import click
 
-from vgpurun.cli.common import ContainerName, EngineCommand, force_option, option
+from vgpurun.cli.common import NO_FORCE, ContainerName, EngineCommand, option, others_option
 from vgpurun.console.messages import say
 from vgpurun.util.background import Background
 
@@ -15,49 +15,50 @@ def _container_names(function: Callable[..., int]) -> Callable[..., int]:
     return click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName())(function)
 
 
-@click.command(cls=EngineCommand, name="stop")
+@click.command(cls=EngineCommand, name="stop", elsewhere=NO_FORCE)
 @option("-s", "--signal", metavar="SIGNAL", group=_GROUP, help="Signal to send instead of the container's own.")
 @option(
     "-t", "--timeout", "--time", "timeout_s", metavar="SECONDS", type=int, group=_GROUP,
     help="How long to wait before SIGKILL; -1: for ever. By default what the container says, or 10.",
 )  # fmt: skip
-@force_option(_GROUP)
+@others_option(_GROUP)
 @_container_names
-def stop(containers: tuple[str, ...], signal: str | None, timeout_s: int | None, force: bool) -> int:
+def stop(containers: tuple[str, ...], signal: str | None, timeout_s: int | None, others: bool) -> int:
     """Send containers their stop signal, and SIGKILL when they still run after a time."""
     from vgpurun.engine.containers import ContainerEngine, each_of
 
     engine = ContainerEngine.connect()
 
     def stop_one(name: str) -> None:
-        engine.stop_in_time(engine.find_own(name, force).id, timeout_s, signal)
+        engine.stop_in_time(engine.find_own(name, others).id, timeout_s, signal)
         click.echo(name)
 
     return each_of(containers, stop_one, say)
 
 
-@click.command(cls=EngineCommand, name="kill")
+@click.command(cls=EngineCommand, name="kill", elsewhere=NO_FORCE)
 @option("-s", "--signal", metavar="SIGNAL", default="KILL", show_default=True, group=_GROUP, help="Signal to send.")
-@force_option(_GROUP)
+@others_option(_GROUP)
 @_container_names
-def kill(containers: tuple[str, ...], signal: str, force: bool) -> int:
+def kill(containers: tuple[str, ...], signal: str, others: bool) -> int:
     """Send the main process of containers a signal."""
     from vgpurun.engine.containers import ContainerEngine, each_of
 
     engine = ContainerEngine.connect()
 
     def kill_one(name: str) -> None:
-        engine.send_signal(engine.find_own(name, force).id, signal)
+        engine.send_signal(engine.find_own(name, others).id, signal)
         click.echo(name)
 
     return each_of(containers, kill_one, say)
 
 
 @click.command(cls=EngineCommand, name="rm")
-@option("-f", "--force", is_flag=True, group=_GROUP, help="Also those that run, or that another user has started.")
+@option("-f", "--force", is_flag=True, group=_GROUP, help="Also those that run; none of that name is no error.")
+@others_option(_GROUP)
 @option("-v", "--volumes", is_flag=True, group=_GROUP, help="With their anonymous volumes.")
 @_container_names
-def rm(containers: tuple[str, ...], force: bool, volumes: bool) -> int:
+def rm(containers: tuple[str, ...], force: bool, others: bool, volumes: bool) -> int:
     """Remove containers, and what vgpurun keeps about them."""
     from vgpurun.engine.containers import ContainerEngine, each_of
     from vgpurun.errors import ContainerError
@@ -67,7 +68,7 @@ def rm(containers: tuple[str, ...], force: bool, volumes: bool) -> int:
 
     def remove_one(name: str) -> None:
         try:
-            engine.remove_for_good(engine.find_own(name, force).id, force, volumes)
+            engine.remove_for_good(engine.find_own(name, others).id, force, volumes)
         except ContainerError:
             if not force or engine.state_of(name) is not None:  # docker rm --force of nothing is no error
                 raise

@@ -2,7 +2,7 @@
 
 import click
 
-from vgpurun.cli.common import ContainerName, EngineCommand, force_option, option
+from vgpurun.cli.common import NO_FORCE, ContainerName, EngineCommand, option, others_option
 from vgpurun.console import terminal
 from vgpurun.errors import OptionError
 from vgpurun.options.files import given_environment
@@ -13,6 +13,7 @@ _GROUP = "Command"
 @click.command(
     cls=EngineCommand,
     name="exec",
+    elsewhere=NO_FORCE,
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
 )
@@ -25,7 +26,7 @@ _GROUP = "Command"
 @option("-t", "--tty", is_flag=True, group=_GROUP, help="Give the command a terminal.")
 @option("-u", "--user", metavar="USER[:GROUP]", default="", group=_GROUP, help="User, by name or number.")
 @option("-w", "--workdir", "working_dir", metavar="FOLDER", group=_GROUP, help="Working directory.")
-@force_option(_GROUP)
+@others_option(_GROUP)
 @click.argument("container", type=ContainerName(everything=False))
 @click.argument("command", metavar="COMMAND [ARG...]", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_command(
@@ -40,7 +41,7 @@ def exec_command(
     tty: bool,
     user: str,
     working_dir: str | None,
-    force: bool,
+    others: bool,
 ) -> int:
     """Run a further command in a container that runs, under the same limits. Its exit code is the command's."""
     from vgpurun.engine.containers import ContainerEngine, ExecOptions
@@ -52,4 +53,4 @@ def exec_command(
         command, given_environment(environment, env_files), user, working_dir, interactive, tty, detach, privileged,
         detach_keys,
     )  # fmt: skip
-    return execute(ContainerEngine.connect(), container, options, force)
+    return execute(ContainerEngine.connect(), container, options, others)

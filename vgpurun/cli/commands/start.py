@@ -9,7 +9,7 @@ import click
 
 from vgpurun.admission.changes import admitted_change
 from vgpurun.admission.lock import admission_lock
-from vgpurun.cli.common import ContainerName, EngineCommand, force_option, host_driver_option, option
+from vgpurun.cli.common import NO_FORCE, ContainerName, EngineCommand, host_driver_option, option, others_option
 from vgpurun.cli.placing import overcommit_option
 from vgpurun.console.messages import say, warn
 from vgpurun.errors import SuspendError
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 _GROUP = "Container"
 
 
-@click.command(cls=EngineCommand, name="start")
+@click.command(cls=EngineCommand, name="start", elsewhere=NO_FORCE)
 @overcommit_option(_GROUP)
+@others_option(_GROUP)
 @host_driver_option(_GROUP)
 @click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName())
-def start(containers: tuple[str, ...], overcommit: bool | None, driver: str) -> int:
+def start(containers: tuple[str, ...], overcommit: bool | None, others: bool, driver: str) -> int:
     """Start stopped containers in the background, with the limits that they had, on the GPUs that they had.
 
     As at a launch, nothing is reserved twice: where their limits do not fit any more, they are not started.
@@ -38,7 +39,7 @@ def start(containers: tuple[str, ...], overcommit: bool | None, driver: str) -> 
     start_again = _starter(engine, overcommit, driver)
 
     def start_one(name: str) -> None:
-        container = engine.find(name)
+        container = engine.find_own(name, others)
         if container.status != "running":
             start_again(container)
         click.echo(name)
@@ -46,14 +47,14 @@ def start(containers: tuple[str, ...], overcommit: bool | None, driver: str) -> 
     return each_of(containers, start_one, say)
 
 
-@click.command(cls=EngineCommand, name="restart")
+@click.command(cls=EngineCommand, name="restart", elsewhere=NO_FORCE)
 @option("-s", "--signal", metavar="SIGNAL", group=_GROUP, help="Signal to send instead of the container's own.")
 @option(
     "-t", "--timeout", "--time", "timeout_s", metavar="SECONDS", type=int, group=_GROUP,
     help="How long to wait before SIGKILL; -1: for ever. By default what the container says, or 10.",
 )  # fmt: skip
 @overcommit_option(_GROUP)
-@force_option(_GROUP)
+@others_option(_GROUP)
 @host_driver_option(_GROUP)
 @click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName())
 def restart(
@@ -61,7 +62,7 @@ def restart(
     signal: str | None,
     timeout_s: int | None,
     overcommit: bool | None,
-    force: bool,
+    others: bool,
     driver: str,
 ) -> int:
     """End containers and start them again. One that runs keeps its place meanwhile; a stopped one is started."""
@@ -71,7 +72,7 @@ def restart(
     start_again = _starter(engine, overcommit, driver)
 
     def restart_one(name: str) -> None:
-        container = engine.find_own(name, force)
+        container = engine.find_own(name, others)
         if container.status == "running":
             _refuse_suspended(container)
             with admission_lock(warn):  # between its end and its start nobody may take its place

@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpurun.cli.common import ContainerName, EngineCommand, Function, GpuNames, SliceName, host_driver_option, option
+from vgpurun.cli.common import (
+    NO_FORCE,
+    ContainerName,
+    EngineCommand,
+    Function,
+    GpuNames,
+    SliceName,
+    host_driver_option,
+    option,
+    others_option,
+)
 from vgpurun.cli.placing import engine_if_any, overcommit_option
 from vgpurun.config.schema import NO_TIMEOUT, parse_wait
 from vgpurun.console.messages import say
@@ -26,6 +36,7 @@ _GROUP = "Container"
 
 def _target_options(function: Function) -> Function:
     for decorate in (
+        others_option(_GROUP),
         click.argument("containers", metavar="[CONTAINER...]", nargs=-1, type=ContainerName(everything=False)),
         host_driver_option(_GROUP),
         option(
@@ -40,7 +51,7 @@ def _target_options(function: Function) -> Function:
     return function
 
 
-@click.command(cls=EngineCommand, name="suspend", options_metavar="[OPTIONS]")
+@click.command(cls=EngineCommand, name="suspend", elsewhere=NO_FORCE, options_metavar="[OPTIONS]")
 @option(
     "--hold", is_flag=True, group=_GROUP,
     help="Keep it suspended until vgpurun resume: no call of its programs brings it back.",
@@ -56,6 +67,7 @@ def suspend(
     processes: tuple[str, ...],
     hold: bool,
     timeout: str,
+    others: bool,
     driver: str,
 ) -> int:
     """Take the GPUs from running programs, and keep what they have there in the host's memory.
@@ -69,7 +81,7 @@ def suspend(
     from vgpurun.suspend.transition import suspend as take
 
     wishes = Wishes(is_held=hold, lock_timeout_ms=_timeout_ms(timeout))
-    targets = _named(containers, slices, processes)
+    targets = _named(containers, slices, processes, others)
     gpus, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
 
     def suspend_one(target: "Target") -> None:
@@ -80,7 +92,7 @@ def suspend(
     return _each(targets, gpus, suspend_one)
 
 
-@click.command(cls=EngineCommand, name="resume", options_metavar="[OPTIONS]")
+@click.command(cls=EngineCommand, name="resume", elsewhere=NO_FORCE, options_metavar="[OPTIONS]")
 @option(
     "--wait", metavar="[=TIME]", optional_value=NO_TIMEOUT, group=_GROUP,
     help="Wait for room, at most for a time such as 90s, 10m or 2h.",
@@ -93,6 +105,7 @@ def resume(
     processes: tuple[str, ...],
     wait: str | None,
     overcommit: bool | None,
+    others: bool,
     driver: str,
 ) -> int:
     """Give suspended programs their GPUs back, where there is room for their limits now.
@@ -104,7 +117,7 @@ def resume(
     from vgpurun.suspend.transition import was_cut_off
 
     patience_s = parse_wait(wait or "0")
-    targets = _named(containers, slices, processes)
+    targets = _named(containers, slices, processes, others)
     gpus, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
     engine = engine_if_any()
 
@@ -118,7 +131,7 @@ def resume(
     return _each(targets, gpus, resume_one)
 
 
-@click.command(cls=EngineCommand, name="move", options_metavar="[OPTIONS]")
+@click.command(cls=EngineCommand, name="move", elsewhere=NO_FORCE, options_metavar="[OPTIONS]")
 @option(
     "--gpus", metavar="GPUS", type=GpuNames(), group=_GROUP,
     help="The GPUs to move to, as many as it has and of the same kind: indexes as nvidia-smi shows them, or UUIDs, "
@@ -142,6 +155,7 @@ def move(
     wait: str | None,
     timeout: str,
     overcommit: bool | None,
+    others: bool,
     driver: str,
 ) -> int:
     """Bring running programs onto other GPUs of the same kind, with their limits; they do not start again.
@@ -157,7 +171,7 @@ def move(
 
     wishes = Wishes(by="vgpurun move", lock_timeout_ms=_timeout_ms(timeout))
     patience_s = parse_wait(wait or "0")
-    targets = _named(containers, slices, processes)
+    targets = _named(containers, slices, processes, others)
     if gpus is None:
         raise OptionError("say which GPUs they are to have, such as --gpus 1")
     found, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
@@ -197,13 +211,15 @@ def _timeout_ms(text: str) -> int:
     return int(timeout_s * 1000)
 
 
-def _named(containers: tuple[str, ...], slices: tuple[str, ...], processes: tuple[str, ...]) -> "list[Target]":
+def _named(
+    containers: tuple[str, ...], slices: tuple[str, ...], processes: tuple[str, ...], others: bool
+) -> "list[Target]":
     from vgpurun.engine.containers import ContainerEngine
     from vgpurun.suspend.targets import named
 
     if not (containers or slices or processes):
         raise OptionError("name a container, or give --slice or --process")
-    return named(containers, slices, processes, ContainerEngine.connect() if containers else None)
+    return named(containers, slices, processes, ContainerEngine.connect() if containers else None, others)
 
 
 def _each(targets: "list[Target]", gpus: "Sequence[Gpu]", act: Callable[["Target"], None]) -> int:

@@ -10,12 +10,13 @@ import click
 from vgpurun.admission.changes import admission_of_changes
 from vgpurun.cli.common import (
     LIMITS,
+    NO_FORCE,
     ContainerName,
     EngineCommand,
-    force_option,
     host_driver_option,
     limit_options,
     option,
+    others_option,
     policy_options,
 )
 from vgpurun.cli.placing import overcommit_option
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     on_broken_config=warn,
     options_metavar="[OPTIONS]",
     elsewhere={
+        **NO_FORCE,
         "--gpus": "vgpurun move takes a container to another GPU",
         **dict.fromkeys(("--enforce", "--for", "--idle", "--swap"), "a launch sets it, and it stays"),
     },
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
 )
 @policy_options(" It stays as it is without this.")
 @overcommit_option(LIMITS, "Allow it")
-@force_option(LIMITS)
+@others_option(LIMITS)
 @host_driver_option(LIMITS)
 @click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName(everything=False))
 def update(
@@ -64,7 +66,7 @@ def update(
     priority: str | None,
     overcommit: bool | None,
     oversubscribe: str | None,
-    force: bool,
+    others: bool,
     driver: str,
 ) -> None:
     """Change the limits of running containers. Their programs see them at once.
@@ -81,7 +83,7 @@ def update(
     gpus = visible_gpus(driver == "sim")
     engine = ContainerEngine.connect()
     admit = admission_of_changes(gpus, engine, overcommit)
-    described = [engine.describe(engine.find_own(name, force).id) for name in containers]
+    described = [engine.describe(engine.find_own(name, others).id) for name in containers]
     found = [from_description(each) for each in described]
     for container in found:
         if not container.is_part:
