@@ -18,6 +18,7 @@
 
 #define DIRECT "direct" /* the name under which the program starts itself again */
 #define PRELOAD "/etc/ld.so.preload"
+#define NIX_PRELOAD "/etc/ld-nix.so.preload"
 #define LIMITS "/.vgpurun/etc/limits"
 #define USAGE "/.vgpurun/run/usage"
 #define LIMIT_OFFSET 112 /* of the first device's memory limit in the limits file */
@@ -83,7 +84,7 @@ static void by_namespace(void) {
 static void by_copy(void) {
   char path[FILE_PATH];
   own_dlopen("libcuda.so.1", NOW);
-  if (!file_mapped("libcuda.so", path) || !file_copy(path, "/tmp/other.so", NULL, 0755))
+  if (!file_mapped("libcuda.so", path) || !file_copy(path, "/tmp/other.so", NULL, NULL, 0755))
     closed("a copy of the driver");
   void *cuda = own_dlopen("/tmp/other.so", NOW);
   if (cuda == NULL)
@@ -115,16 +116,15 @@ static void with_variables(void) {
                   "VGPURUN_LIMITS_FILE=/tmp/limits",
                   "CUDA_DEVICE_MEMORY_SHARED_CACHE=/tmp/usage",
                   NULL};
-  if (!file_copy(LIMITS, "/tmp/limits", NULL, 0644) || !file_write("/tmp/limits", LIMIT_OFFSET, 0xff, LIMIT_SIZE) ||
-      !file_copy(USAGE, "/tmp/usage", NULL, 0666))
+  if (!file_copy(LIMITS, "/tmp/limits", NULL, NULL, 0644) ||
+      !file_write("/tmp/limits", LIMIT_OFFSET, 0xff, LIMIT_SIZE) || !file_copy(USAGE, "/tmp/usage", NULL, NULL, 0666))
     closed("copies of the limits and the usage file");
   start_again("/proc/self/exe", NULL, lies);
 }
 
-/* Like a static program: one whose loader does not know the preload file. */
-static void with_own_loader(void) {
+static _Noreturn void start_by_loader_that_reads(const char *preload) {
   char path[FILE_PATH];
-  if (!file_loader(path) || !file_copy(path, "/tmp/loader", PRELOAD, 0755))
+  if (!file_loader(path) || !file_copy(path, "/tmp/loader", PRELOAD, preload, 0755))
     closed("a copy of the loader");
   char program[FILE_PATH];
   ssize_t size = readlink("/proc/self/exe", program, sizeof program - 1);
@@ -133,6 +133,18 @@ static void with_own_loader(void) {
   program[size] = '\0';
   own_arguments[0] = program;
   start_again("/tmp/loader", "/tmp/loader", environ);
+}
+
+/* Like a static program: one whose loader does not know the preload file. */
+static void with_own_loader(void) {
+  start_by_loader_that_reads("/tmp/no.so.preload");
+}
+
+/* Nix's has a longer name for it, for which there is no room in another loader. */
+static void with_nix_loader(void) {
+  if (symlink(NIX_PRELOAD, "/tmp/ld.so.preload") != 0)
+    closed("a link to " NIX_PRELOAD);
+  start_by_loader_that_reads("/tmp/ld.so.preload");
 }
 
 static void unmounted(void) {
@@ -148,7 +160,7 @@ static void in_mount_namespace(void) {
 }
 
 static void setuid_root(void) {
-  if (!file_copy("/proc/self/exe", "/tmp/setuid", NULL, 04755))
+  if (!file_copy("/proc/self/exe", "/tmp/setuid", NULL, NULL, 04755))
     closed("a copy of the program");
   if (setuid(NOBODY) != 0)
     closed("setuid");
@@ -189,6 +201,7 @@ static const struct escape escapes[] = {
     {"dlmopen", by_namespace, NULL},
     {"copy of the driver", by_copy, NULL},
     {"driver's own symbols", by_symbols, NULL},
+    {"Nix's loader", with_nix_loader, NULL},
     {"loader of its own", with_own_loader, NULL},
     {"unmounted preload", unmounted, NULL},
     {"mount namespace", in_mount_namespace, NULL},

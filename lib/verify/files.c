@@ -55,19 +55,19 @@ bool file_mapped(const char *part, char path[FILE_PATH]) {
   return mapping_of(part, path) != NULL;
 }
 
-static void hide(struct content *content, const char *text) {
+static void replace(struct content *content, const char *text, const char *by) {
   size_t length = strlen(text);
   for (size_t i = 0; i + length <= content->size; i++)
     if (memcmp(content->bytes + i, text, length) == 0)
-      content->bytes[i + length - 1] = 'X';
+      memcpy(content->bytes + i, by, length);
 }
 
-bool file_copy(const char *from, const char *to, const char *hidden, unsigned mode) {
+bool file_copy(const char *from, const char *to, const char *text, const char *by, unsigned mode) {
   struct content content;
   if (!read_all(from, &content))
     return false;
-  if (hidden != NULL)
-    hide(&content, hidden);
+  if (text != NULL)
+    replace(&content, text, by);
   int file = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0700);
   bool done = file >= 0 && write(file, content.bytes, content.size) == (ssize_t)content.size && fchmod(file, mode) == 0;
   if (file >= 0)

@@ -10,8 +10,8 @@
 /* The path of a mapped file whose name has this in it. */
 bool file_mapped(const char *part, char path[FILE_PATH]);
 
-/* Copies a file. Where `hidden` is not NULL, this text in it is changed. Sets errno. */
-bool file_copy(const char *from, const char *to, const char *hidden, unsigned mode);
+/* Copies a file. Where `text` is not NULL, it is replaced in it by another one of the same length. Sets errno. */
+bool file_copy(const char *from, const char *to, const char *text, const char *by, unsigned mode);
 
 /* The address of a symbol of a mapped library by the library's own table, or NULL. */
 void *file_symbol(const char *part, const char *symbol);

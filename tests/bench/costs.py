@@ -45,12 +45,13 @@ class Cost(NamedTuple):
     ratio: float
 
 
-def compile_calls(folder: Path) -> Path:
+def compile_program(source: str, folder: Path) -> Path:
+    """Return a program of the folder `programs`, made in another folder."""
     make = ["make", "-s", "-C", str(ROOT / "lib"), f"PYTHON={sys.executable}", "print-includes"]
     includes = subprocess.run(make, capture_output=True, text=True, check=True).stdout.split()
-    program = folder / "calls"
-    source = Path(__file__).parent / "programs" / "calls.c"
-    subprocess.run(["gcc", "-O2", *includes, str(source), "-ldl", "-o", str(program)], check=True)
+    program = folder / Path(source).stem
+    path = Path(__file__).parent / "programs" / source
+    subprocess.run(["gcc", "-O2", *includes, str(path), "-ldl", "-o", str(program)], check=True)
     return program
 
 
@@ -137,7 +138,7 @@ def main() -> None:
     settings = {name: SETTINGS[name] for name in options.setting or SETTINGS}
     rounds: list[dict[str, dict[str, Cost]]] = []
     with tempfile.TemporaryDirectory() as folder:
-        program = compile_calls(Path(folder))
+        program = compile_program("calls.c", Path(folder))
         if options.shares:
             settings = {name: enter_shares(Path(folder), levels) for levels, name in enumerate(SHARES, 1)}
         for _ in range(options.rounds):

@@ -82,6 +82,18 @@ def command(escape: str, *work: str) -> list[str]:
     return ["sh", "-c", text.replace("WORK", words)]
 
 
+def by_nix_loader(*program: str) -> list[str]:
+    """Return what starts a program by a loader that reads /etc/ld-nix.so.preload alone, by a link of the length that
+    Debian's loader has room for.
+    """
+    script = (
+        "ln -s /etc/ld-nix.so.preload /tmp/ld.so.preload; "
+        "sed s,/etc/ld.so.preload,/tmp/ld.so.preload, /lib64/ld-linux-x86-64.so.2 >/tmp/loader; chmod +x /tmp/loader; "
+        'exec /tmp/loader "$@"'
+    )
+    return ["sh", "-c", script, "sh", *program]
+
+
 def past_programs() -> Path:
     """Return the folder with the programs of past.c and audit.c, for /past of a container; the former linked with musl.
 

@@ -20,6 +20,7 @@ from referencing.jsonschema import DRAFT7
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
 from docker_command import docker_command
+from escapes import by_nix_loader
 from images import debian_tar
 from private_engine import fetched_engine
 from support import CHECKOUT
@@ -97,6 +98,12 @@ def test_docker_run_gives_the_limits(cli: Cli, name: str, debian: str, prefix: t
     filled = json.loads(docker_run(cli, "--rm", *device(name), debian, *GPU_PROGRAM, "fill", str(20 * MIB)))
     assert filled["result"] == 2
     assert GIB < filled["granted_bytes"] <= 2 * GIB - 518 * MIB
+
+
+def test_a_program_with_nix_s_loader_is_limited(cli: Cli, name: str, debian: str) -> None:
+    command = by_nix_loader("/usr/bin/python3", *GPU_PROGRAM[1:], "info")
+    seen = json.loads(docker_run(cli, "--rm", *device(name), debian, *command))
+    assert [each["total"] for each in seen["devices"]] == [2 * GIB]
 
 
 def test_nothing_that_limits_can_be_written_in_the_container(cli: Cli, name: str, debian: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
-from escapes import GRANT
+from escapes import GRANT, by_nix_loader
 from support import assert_measured
 from support.programs import text_of
 from vgpurun import abi
@@ -44,6 +44,13 @@ def test_memory_is_refused_past_the_limit_and_given_again_after_freeing(vgpurun:
 def test_an_empty_environment_keeps_the_limit(vgpurun: Cli, debian: str) -> None:
     command = ["/usr/bin/env", "-i", "/usr/bin/python3", "/programs/gpu.py", "info"]
     seen = vgpurun.run("--mem", "1g", *WITH_PROGRAMS, debian, *command).json()
+    assert seen["devices"][0]["total"] == GIB
+
+
+def test_a_program_with_nix_s_loader_is_limited(vgpurun: Cli, debian: str) -> None:
+    seen = vgpurun.run(
+        "--mem", "1g", *WITH_PROGRAMS, debian, *by_nix_loader("/usr/bin/python3", *GPU_PROGRAM[1:], "info")
+    ).json()
     assert seen["devices"][0]["total"] == GIB
 
 

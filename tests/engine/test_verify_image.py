@@ -35,8 +35,8 @@ def test_what_stops_each_escape(own_gpu: Cli, debian: str) -> None:
     stopped_by = {each["name"].removeprefix("escape: "): each["stopped_by"] for each in found["checks"]}
     assert stopped_by == {
         **dict.fromkeys(
-            ("plain", "empty environment", "lying variables", "RTLD_DEEPBIND", "setuid program", "forged usage file",
-             "closed usage file"), "the library"),
+            ("plain", "empty environment", "lying variables", "RTLD_DEEPBIND", "setuid program", "Nix's loader",
+             "forged usage file", "closed usage file"), "the library"),
         **dict.fromkeys(("forged limits file", "unmounted preload", "mount namespace"), "the container"),
         **dict.fromkeys(("dlmopen", "copy of the driver", "driver's own symbols", "loader of its own"), "the guard"),
     }, result  # fmt: skip

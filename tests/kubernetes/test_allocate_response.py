@@ -47,6 +47,7 @@ def test_else_by_nvidias_runtime(tmp_path: Path) -> None:
         "/.vgpurun/etc",
         "/.vgpurun/run/usage",
         "/etc/ld.so.preload",
+        "/etc/ld-nix.so.preload",
         "/.vgpurun/run/turns",
         "/.vgpurun/tenants",
     }

@@ -22,7 +22,7 @@ from vgpurun.cdi.edits import Edits, joined, mount, variables
 from vgpurun.errors import OptionError
 from vgpurun.limits.device_quotas import limit_variables, toolkit_variables
 from vgpurun.limits.model import DeviceQuota
-from vgpurun.options.mount_targets import PRELOAD_FILE
+from vgpurun.options.mount_targets import PRELOAD_FILES
 from vgpurun.storage import tenants
 
 KIND = "vgpurun.io/gpu"
@@ -79,7 +79,7 @@ def share_edits(share: Share, library: Path) -> Edits:
             mount(str(library), abi.CONTAINER_LIBRARY),
             mount(str(etc), f"{abi.CONTAINER_DIR}/etc"),
             mount(str(usage), abi.CONTAINER_USAGE, read_only=False),
-            mount(str(etc / "ld.so.preload"), PRELOAD_FILE),
+            *(mount(str(etc / "ld.so.preload"), target) for target in PRELOAD_FILES),
             mount(abi.LOCK_DIR, abi.CONTAINER_TENANTS),
             mount(str(tenants.turns_file(share.state_folder)), abi.CONTAINER_TURNS, read_only=False),
         ],

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 # The names in lib/verify/escapes.c. The first ones have the library in them.
 WAYS = (
-    "plain", "empty environment", "lying variables", "RTLD_DEEPBIND", "setuid program", "forged limits file",
-    "forged usage file", "closed usage file", "dlmopen", "copy of the driver", "driver's own symbols",
-    "loader of its own", "unmounted preload", "mount namespace",
+    "plain", "empty environment", "lying variables", "RTLD_DEEPBIND", "setuid program", "Nix's loader",
+    "forged limits file", "forged usage file", "closed usage file", "dlmopen", "copy of the driver",
+    "driver's own symbols", "loader of its own", "unmounted preload", "mount namespace",
 )  # fmt: skip
 PAST_THE_LIMIT = 1.3  # of the limit, that is asked for
 _START_S = 60.0  # that a container may take to start

@@ -11,12 +11,12 @@ from vgpurun import abi
 from vgpurun.errors import ImageError
 from vgpurun.host.elf import NotElfError, glibc_version, read_elf
 from vgpurun.host.library import Library, show_version
+from vgpurun.options.mount_targets import PRELOAD_FILES
 from vgpurun.util.row import Row
 
 _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
-_PRELOAD_FILE = "/etc/ld.so.preload"
 _CACHE_FILE = "/etc/ld.so.cache"
-PLACES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", _PRELOAD_FILE, _CACHE_FILE)  # read, with what is below
+PLACES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", *PRELOAD_FILES, _CACHE_FILE)  # read, with what is below
 
 ReadFile = Callable[[str], bytes | None]
 
@@ -25,7 +25,7 @@ class Libc(Row):
     """An image's C library, as far as it is known.
 
     `folder` is where its loader looks for libraries, or nothing where there is no glibc; `version` is at least its own.
-    `preload` is what the image has in /etc/ld.so.preload. `driver` are libraries of a driver of its own, as Ubuntu's
+    `preload` is what the image has in its preload files. `driver` are libraries of a driver of its own, as Ubuntu's
     nvidia-cuda-toolkit brings them, which its loader would find.
     """
 
@@ -39,15 +39,15 @@ class Libc(Row):
 def check_image(image: str, read_file: ReadFile, library: Library) -> Libc:
     """Return what an image's C library is. Raises ImageError for musl and for a glibc that is too old."""
     found = _new_loader(read_file, library) or _glibc(image, read_file, library)
+    preload = _preload(b"\n".join(read_file(path) or b"" for path in PRELOAD_FILES))
     if found is not None:
-        driver = _driver(read_file(_CACHE_FILE) or b"", found.folder)
-        return found._replace(preload=_preload(read_file(_PRELOAD_FILE) or b""), driver=driver)
+        return found._replace(preload=preload, driver=_driver(read_file(_CACHE_FILE) or b"", found.folder))
     if read_file(f"/lib/ld-musl-{library.machine}.so.1") is not None:
         raise ImageError(
             f"image {image} is built on musl, which libvgpu.so cannot run under; use an image with glibc (e.g. "
             "Debian, Ubuntu, Fedora or their -slim variants)"
         )
-    return Libc("", warnings=(f"no glibc was found in image {image}: a statically linked program is not limited",))
+    return Libc("", (), preload, (f"no glibc was found in image {image}: a statically linked program is not limited",))
 
 
 def _new_loader(read_file: ReadFile, library: Library) -> Libc | None:

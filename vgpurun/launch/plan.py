@@ -118,7 +118,7 @@ def plan_launch(
         **healing(of_image),
         **options.environment,
         **_container_environment(options, driver, given, host_environment),
-        **_loader_variables(mounts, libc, needs_path, given),
+        **_loader_variables(mounts, needs_path, given),
         **_toolkit_variables(quotas, given),
     }
     if profiling:
@@ -269,7 +269,7 @@ def _mounts(
     mounts = [
         Mount(str(library), abi.CONTAINER_LIBRARY),
         *_share_mounts([limits_folder, *parents]),
-        Mount(str(state_folder / "etc/ld.so.preload"), mount_targets.PRELOAD_FILE),
+        *(Mount(str(state_folder / "etc/ld.so.preload"), target) for target in mount_targets.PRELOAD_FILES),
         Mount(abi.LOCK_DIR, abi.CONTAINER_TENANTS),
         Mount(str(tenants.turns_file(tenant_folder(limits_folder, parents))), abi.CONTAINER_TURNS, read_only=False),
     ]
@@ -295,16 +295,14 @@ def _share_mounts(folders: Sequence[Path]) -> Iterator[Mount]:
         target += f"/{PARENT}"
 
 
-def _loader_variables(
-    mounts: Sequence[Mount], libc: "Libc | None", needs_path: bool, given: Mapping[str, str]
-) -> dict[str, str]:
+def _loader_variables(mounts: Sequence[Mount], needs_path: bool, given: Mapping[str, str]) -> dict[str, str]:
     """Return variables for the loader, where no file or folder of ours can be where it looks without any.
 
-    That is among mounts of the user's, and in images of Nix: no glibc is in a known place there, and theirs reads
-    another preload file. In an image that is committed they stay, and the next launch takes them away.
+    That is among mounts of the user's, and for the driver in images of Nix too, where no glibc is in a known place. In
+    an image that is committed they stay, and the next launch takes them away.
     """
     variables = {}
-    if not any(mount.target == mount_targets.PRELOAD_FILE for mount in mounts) or (libc and not libc.folder):
+    if not {mount.target for mount in mounts}.issuperset(mount_targets.PRELOAD_FILES):
         variables["LD_PRELOAD"] = _joined(abi.CONTAINER_LIBRARY, given.get("LD_PRELOAD"))
     if needs_path:
         variables["LD_LIBRARY_PATH"] = _joined(DRIVER_FOLDER, given.get("LD_LIBRARY_PATH"))

@@ -13,13 +13,15 @@ from vgpurun.errors import OptionError
 from vgpurun.options.model import ContainerOptions, Mount, Volume
 
 PRELOAD_FILE = "/etc/ld.so.preload"
+NIX_PRELOAD_FILE = "/etc/ld-nix.so.preload"  # what the loader of Nix's glibc reads in its place
+PRELOAD_FILES = (PRELOAD_FILE, NIX_PRELOAD_FILE)
 
 
 def refuse_mounts_over_ours(options: ContainerOptions) -> None:
     """Raise OptionError for a mount of the user's that would hide what limits the container."""
     for mount in _user_mounts(options):
         target = PurePosixPath(mount.target)
-        if str(target) in (PRELOAD_FILE, "/") or target.is_relative_to(abi.CONTAINER_DIR):
+        if str(target) in (*PRELOAD_FILES, "/") or target.is_relative_to(abi.CONTAINER_DIR):
             raise OptionError(f"the mount at {target} would hide what limits the container; choose another target")
 
 

@@ -56,6 +56,7 @@ def test_a_device_brings_the_driver_the_library_the_limits_and_the_tenants() -> 
         "/.vgpurun/etc": (f"{FOLDER}/etc", "ro"),
         abi.CONTAINER_USAGE: (f"{FOLDER}/run/usage", "rw"),
         "/etc/ld.so.preload": (f"{FOLDER}/etc/ld.so.preload", "ro"),
+        "/etc/ld-nix.so.preload": (f"{FOLDER}/etc/ld.so.preload", "ro"),
         abi.CONTAINER_TENANTS: (abi.LOCK_DIR, "ro"),
         abi.CONTAINER_TURNS: (str(tenants.turns_file(FOLDER)), "rw"),
     }

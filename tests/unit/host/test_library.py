@@ -241,6 +241,7 @@ def test_an_image_with_both_is_one_with_glibc() -> None:
 def test_what_an_image_preloads_itself() -> None:
     files = {DEBIAN_LIBC: glibc("2.36"), "/etc/ld.so.preload": b"/lib/a.so:/lib/b.so\n/.vgpurun/libvgpu.so\n"}
     assert check_image("image", files.get, LIBRARY).preload == "/lib/a.so\n/lib/b.so\n"
+    assert check_image("nix", {"/etc/ld-nix.so.preload": b"/nix/a.so"}.get, LIBRARY).preload == "/nix/a.so\n"
 
 
 def test_the_libraries_of_a_driver_that_an_images_loader_finds_beside_its_own() -> None:

@@ -81,6 +81,7 @@ def test_what_every_container_gets() -> None:
         "/.vgpurun/etc": ("/state/containers/x/etc", True),
         "/.vgpurun/run/usage": ("/state/containers/x/run/usage", False),
         "/etc/ld.so.preload": ("/state/containers/x/etc/ld.so.preload", True),
+        "/etc/ld-nix.so.preload": ("/state/containers/x/etc/ld.so.preload", True),
         "/.vgpurun/tenants": ("/var/tmp/vgpulock", True),
         "/.vgpurun/run/turns": (f"/var/tmp/vgpulock/{TENANT}/turns5", False),
         "/.vgpurun/driver/libcuda.so.1": ("/host/libcuda.so.580", True),
@@ -139,9 +140,8 @@ def test_where_no_loader_looks_first_a_variable_says_it(settings: dict[str, Any]
     assert targets(launch)["/.vgpurun/driver"] == ("/sim", True)
 
 
-def test_a_loader_that_may_not_read_our_file_is_told_by_a_variable() -> None:
-    """Nix's glibc has another preload file, and no folder where one was looked for."""
-    assert plan(libc=Libc("")).environment["LD_PRELOAD"] == "/.vgpurun/libvgpu.so"
+def test_no_variable_names_the_library_where_each_loader_has_its_file() -> None:
+    assert "LD_PRELOAD" not in plan(libc=Libc("")).environment
 
 
 def test_limits_are_in_the_file_alone() -> None:
@@ -252,7 +252,9 @@ def test_more_gpus_than_the_limits_file_holds() -> None:
         plan(gpus=33)
 
 
-@pytest.mark.parametrize("target", ["/etc/ld.so.preload", "/.vgpurun", "/.vgpurun/etc", "/.vgpurun/x", "/"])
+@pytest.mark.parametrize(
+    "target", ["/etc/ld.so.preload", "/etc/ld-nix.so.preload", "/.vgpurun", "/.vgpurun/etc", "/.vgpurun/x", "/"]
+)
 def test_a_mount_over_what_limits_the_container_is_refused(target: str) -> None:
     with pytest.raises(OptionError, match="limits the container"):
         plan(volumes=(Volume("/data", target),))
