@@ -22,6 +22,7 @@ from vgpurun.host.gpus import Gpu, list_gpus
 from vgpurun.inventory.guarded import WARN, Action, Done
 from vgpurun.suspend.agent import Agent
 from vgpurun.util.printable import printable
+from vgpurun.util.threads import ended_by_errors
 
 REFRESH_INTERVAL_S = 0.5
 _LEAST_WAIT_S = 0.001
@@ -67,43 +68,54 @@ class Running:
         if os.geteuid() != 0:
             raise GuardError("the guard acts on containers of all users, which takes root")
         self._say = say
-        self._libcuda = libcuda
         self._state = State(say)
         self._guard = Guard(self._state, duties_of(settings, self._state), HANDS, say, self._tell)
         self._reader = GuardReader(self._state.stopped, self._guard.note, clock)
+        self._gpus: list[Gpu] = []  # the agent's too; filled once
+        self._suspensions = Agent(self._gpus, libcuda, say, self._warn_of_end)
 
     def run(self, ending: Waiter) -> None:
-        """Look until the end. Raises OSError where its state cannot be written at all."""
+        """Look until the end. Raises GuardError where one of its threads has died.
+
+        Raises OSError where its state cannot be written at all.
+        """
         self._guard.resume()
         let_held_run(self._state)
-        suspensions = Agent(self._gpus_if_any(), self._libcuda, self._say, self._warn_of_end)
-        suspensions.start()
-        refresh_at_s = clock()
-        try:
-            while True:
-                now_s = clock()
-                if now_s >= refresh_at_s:
-                    self.look()
-                    refresh_at_s = now_s + REFRESH_INTERVAL_S
-                self._guard.tick(clock())
-                refresh_at_s, next_s = self._guard.next_s(refresh_at_s)
-                if ending.wait(max(next_s - clock(), _LEAST_WAIT_S)):
-                    return
-        finally:
-            self._guard.close()  # first: what is held must not stand while a transition ends
-            suspensions.stop()
-            self._reader.close()
-            self._state.close()
+        with ended_by_errors() as ended:
+            self._suspensions.start()
+            try:
+                self._run(ending, ended)
+            finally:
+                self._guard.close()  # first: what is held must not stand while a transition ends
+                self._suspensions.stop()
+                self._reader.close()
+                self._state.close()
 
-    def _gpus_if_any(self) -> list[Gpu]:
+    def _run(self, ending: Waiter, ended: Sequence[str]) -> None:
+        refresh_at_s = clock()
+        while not ended:
+            now_s = clock()
+            if now_s >= refresh_at_s:
+                self.look()
+                refresh_at_s = now_s + REFRESH_INTERVAL_S
+            self._guard.tick(clock())
+            refresh_at_s, next_s = self._guard.next_s(refresh_at_s)
+            if ending.wait(max(next_s - clock(), _LEAST_WAIT_S)):
+                return
+        raise GuardError(f"{ended[0]}; without it the guard would do but a part of its work, and ends")
+
+    def _find_gpus(self) -> None:
+        """Let the agent have the GPUs as soon as the driver answers: at a boot it may be there later than the guard."""
         try:
-            return list_gpus()
+            self._gpus.extend(list_gpus())
+            self._guard.note("GPUs", "")
         except GpuError as error:
-            self._say(f"warning: nothing is suspended or brought back: {error}")
-            return []
+            self._guard.note("GPUs", f"nothing is suspended or brought back: {error}")
 
     def look(self) -> None:
         """Look once, and do what is to be done."""
+        if not self._gpus:
+            self._find_gpus()
         try:
             follow(self._state, self._say)
             snapshot = self._reader.look()

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +16,10 @@ from vgpurun.inventory import guarded
 from vgpurun.inventory.guarded import STOPPING, Action, Done, Stopped
 from vgpurun.storage.state import make_readable
 from vgpurun.util.atomic_file import atomic_file
+from vgpurun.util.locking import holder_of, lock_in_time, show_holder
+from vgpurun.util.process_identity import identify
 
+_LOCK_MODE = 0o600
 _MOST_RECORD_BYTES = 4 << 20  # of one file of actions, some ten thousand
 
 
@@ -36,16 +40,24 @@ class State:
         self._folder = guarded.folder()
         try:
             make_readable(self._folder)
-            self._lock = os.open(self._folder / guarded.LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+            self._lock = _open_lock(self._folder / guarded.LOCK)
         except OSError as error:
             raise GuardError(f"the guard's folder {self._folder} cannot be used: {error.strerror}") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not lock_in_time(self._lock, fcntl.LOCK_EX, 0):
+            holder = show_holder(holder_of(self._lock))
             os.close(self._lock)
-            raise GuardError(f"another guard runs on this host: it holds {self._folder}/lock") from None
+            raise GuardError(f"another guard runs on this host: {holder} holds {self._folder}/lock")
+        self._say_who_runs()
         self.recorded: list[Action] = []  # what was done so far, where only the record of that is left
         self._read(say)
+
+    def _say_who_runs(self) -> None:
+        try:
+            with atomic_file(self._folder / guarded.PROCESS) as half_made:
+                half_made.write_text(json.dumps(identify(os.getpid())))
+        except OSError as error:
+            os.close(self._lock)
+            raise GuardError(f"the guard's folder {self._folder} cannot be written: {error.strerror}") from None
 
     def _read(self, say: Callable[[str], None]) -> None:
         found: dict[str, Any] = {}
@@ -88,6 +100,8 @@ class State:
 
     def close(self) -> None:
         """Let another guard run."""
+        with suppress(OSError):
+            (self._folder / guarded.PROCESS).unlink()
         os.close(self._lock)
 
     def memory_of(self, duty: str) -> dict[str, Any]:
@@ -157,6 +171,14 @@ class State:
         }
         with atomic_file(self._folder / guarded.STATE) as half_made:
             half_made.write_text(json.dumps(content))
+
+
+def _open_lock(path: Path) -> int:
+    """Open the lock; one that others may open, who could hold it for ever, is replaced. Raises OSError."""
+    with suppress(FileNotFoundError):
+        if path.lstat().st_mode & ~stat.S_IFREG != _LOCK_MODE:
+            path.unlink()
+    return os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, _LOCK_MODE)
 
 
 def _append(path: Path, line: str) -> None:

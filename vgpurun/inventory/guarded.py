@@ -1,16 +1,15 @@
-"""The guard's state, and the record of its actions: every user may read both.
+"""The guard's state, and the record of its actions: every user may read both, and none may hold a lock of its.
 
     <host's root>/guard/    0755
-        lock                held by the guard that runs
+        lock                0600: held by the guard that runs, so that there is one
+        process             JSON: which process that is, or was
         state               JSON: what is stopped now, what each duty remembers, and actions that are under way
         actions             a line of JSON for each action; the older half is in actions.1
 
 Only the guard writes here, as root, so what is read is trusted.
 """
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,9 +17,10 @@ from typing import Any
 
 from vgpurun.host.freezer import Cgroup
 from vgpurun.storage import state
+from vgpurun.util.process_identity import ProcessIdentity
 from vgpurun.util.row import Row
 
-LOCK, STATE, ACTIONS, OLDER_ACTIONS = "lock", "state", "actions", "actions.1"
+LOCK, PROCESS, STATE, ACTIONS, OLDER_ACTIONS = "lock", "process", "state", "actions", "actions.1"
 # The verbs of actions. A container is held while it is frozen and thawed in turn, and so kept to its share of time.
 WARN, FREEZE, THAW, KILL, HOLD, RELEASE = "warn", "freeze", "thaw", "kill", "hold", "release"
 STOPPING = {FREEZE: "frozen", HOLD: "held"}  # verbs that last, and what they make of a container
@@ -84,17 +84,10 @@ def folder() -> Path:
 
 
 def is_running() -> bool:
-    """Whether a guard runs: the kernel drops its lock with it. Raises nothing."""
-    try:
-        lock = os.open(folder() / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(lock)
+    """Whether the process that was written down as the guard lives. Raises nothing."""
+    with suppress(OSError, ValueError, TypeError, RecursionError):
+        pid, started_ticks, boot_id = json.loads((folder() / PROCESS).read_bytes())
+        return ProcessIdentity(int(pid), int(started_ticks), str(boot_id)).is_alive()
     return False
 
 

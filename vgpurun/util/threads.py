@@ -30,6 +30,27 @@ class Helper(threading.Thread):
 
 
 @contextmanager
+def ended_by_errors() -> Iterator[list[str]]:
+    """Yield a list that each thread is added to which an error ends from now on: a program may be useless without it.
+
+    The error is shown on stderr as ever.
+    """
+    ended: list[str] = []
+    show = threading.excepthook
+
+    def note(error: threading.ExceptHookArgs) -> None:
+        name = error.thread.name if error.thread else "unknown"
+        ended.append(f"thread '{name}' ended with {error.exc_type.__name__}: {' '.join(str(error.exc_value).split())}")
+        show(error)
+
+    threading.excepthook = note
+    try:
+        yield ended
+    finally:
+        threading.excepthook = show
+
+
+@contextmanager
 def uninterrupted() -> Iterator[None]:
     """Put off the signals that end a command, to this thread, until the end of this."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)

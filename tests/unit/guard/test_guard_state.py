@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,6 +156,34 @@ def test_one_guard_at_a_time(world: Callable[..., World]) -> None:
         State(print)
     made.state.close()
     assert not guarded.is_running()
+
+
+def test_no_lock_of_another_user_keeps_the_guard_from_starting_or_passes_for_it(world: Callable[..., World]) -> None:
+    made = world()
+    lock = guarded.folder() / guarded.LOCK
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600, "nobody else may open it"
+    made.state.close()
+    lock.chmod(0o644)  # as guards of old made it
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert not guarded.is_running()
+        made = world()
+        assert guarded.is_running()
+        made.state.close()
+
+
+def test_a_guard_that_was_killed_does_not_run(world: Callable[..., World]) -> None:
+    made = world()
+    process = guarded.folder() / guarded.PROCESS
+    pid, started_ticks, boot_id = json.loads(process.read_text())
+    assert pid == os.getpid()
+    for another in ((1 << 22, started_ticks, boot_id), (pid, started_ticks + 1, boot_id), (pid, started_ticks, "old")):
+        process.write_text(json.dumps(another))
+        assert not guarded.is_running()
+    for damage in ("", "7", "[]", "[null, 1, 2]", "[" * 100_000):
+        process.write_text(damage)
+        assert not guarded.is_running()
+    made.state.close()
 
 
 def test_a_container_that_was_started_again_is_another(world: Callable[..., World]) -> None:
