@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vgpurun.util.kernel_text import read_lines
+from vgpurun.util.nofollow import open_nofollow
 from vgpurun.util.row import Row
 
 _SELF = Path("/proc/self")
@@ -39,7 +40,7 @@ def mounts_of(process: Path) -> Iterator[Mount]:
 def place_of(path: Path) -> Place | None:
     """Return where a file of this process's lies, or None where it cannot be told. Raises nothing."""
     with suppress(OSError, StopIteration):
-        file = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        file = open_nofollow(path, os.O_PATH)
         try:
             real = os.readlink(f"/proc/self/fd/{file}")  # noqa: PTH115
             lines = read_lines(_SELF / "fdinfo" / str(file))

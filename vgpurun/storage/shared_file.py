@@ -10,6 +10,7 @@ import struct
 from pathlib import Path
 
 from vgpurun import abi
+from vgpurun.util.nofollow import open_nofollow
 
 # struct flock of Linux on 64 bits: type, whence, start, length, pid.
 _FLOCK = struct.Struct("hhxxxxqqixxxx")
@@ -50,7 +51,7 @@ def open_regular(path: Path) -> int | None:
     Raises OSError, also at once where its owner has a lease of it, which would make us wait for three quarters of a
     minute. A file of /proc is regular too, and one like kmsg makes its readers wait: O_NONBLOCK is for both.
     """
-    place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    place = open_nofollow(path, os.O_PATH)
     try:
         if not stat.S_ISREG(os.fstat(place).st_mode):
             return None
