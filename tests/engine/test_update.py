@@ -72,6 +72,19 @@ def test_what_the_container_holds_itself_takes_no_room_from_it(vgpurun: Cli, deb
     assert update(vgpurun, "--mem", "7g", "updated") == ["updated, GPU 0: 2 GiB, 100 % -> 7 GiB, 100 %"]
 
 
+def test_what_is_held_above_a_lowered_limit_is_its_own_too(vgpurun: Cli, debian: str) -> None:
+    """An update is undone by another, beside a neighbour that leaves just the room there was."""
+    beside = ("-d", "--name", "beside", "--mem", "5g", debian, "sleep", "600")
+    assert vgpurun.run(*beside).exit_code == 0
+    hold = ("-d", "-i", "--name", "updated", "--mem", "3g", *WITH_PROGRAMS, debian, *GPU_PROGRAM, "hold", str(2 * GIB))
+    assert vgpurun.run(*hold).exit_code == 0
+    vgpurun.wait_for_output("updated", b"holding")
+    assert update(vgpurun, "--mem", "1g", "updated") == ["updated, GPU 0: 3 GiB, 100 % -> 1 GiB, 100 %"]
+    assert update(vgpurun, "--mem", "3g", "updated") == ["updated, GPU 0: 1 GiB, 100 % -> 3 GiB, 100 %"]
+    refused = vgpurun("update", "--driver", "sim", "--mem", "4g", "updated")
+    assert refused.exit_code == 125 and "no room for --mem 4g" in refused.stderr
+
+
 def test_an_overcommitted_container_keeps_its_memory(vgpurun: Cli, debian: str, container: str) -> None:
     beside = ("-d", "--name", "beside", "--mem", "8g", "--sm", "20", "--overcommit", debian, "sleep", "600")
     assert vgpurun.run(*beside).exit_code == 0

@@ -98,11 +98,14 @@ class GpuCapacity(Row):
         memory = (self.reserved_bytes + self.outside_bytes) / self.gpu.memory_bytes
         return max(memory, self.reserved_sm_percent / 100)
 
-    def without(self, holder_id: str) -> "GpuCapacity":
-        """Return the capacity as it would be without this holder's reservation and use."""
+    def without(self, holder_id: str, held_bytes: int = 0) -> "GpuCapacity":
+        """Return the capacity as it would be without this holder's reservation and use.
+
+        `held_bytes` is its use by the driver's word: more than its reservation where that has been lowered.
+        """
         own = [share for share in self.shares if share.holder.id == holder_id]
         others = tuple(share for share in self.shares if share.holder.id != holder_id)
-        return GpuCapacity(self.gpu, others, max(0, self.used_bytes - self._held_of_reservations(own)))
+        return GpuCapacity(self.gpu, others, max(0, self.used_bytes - max(held_bytes, self._held_of_reservations(own))))
 
     def with_share(self, share: Share) -> "GpuCapacity":
         """Return the capacity as it would be with this share, and its use."""

@@ -19,6 +19,7 @@ from vgpurun.admission.waiting import Line
 from vgpurun.errors import NoRoomError
 from vgpurun.host import gpus as devices
 from vgpurun.host.gpus import Gpu
+from vgpurun.inventory.held import held_by
 from vgpurun.inventory.reservations import all_holders
 from vgpurun.limits import quota
 
@@ -82,7 +83,9 @@ class Admission:
         Raises NoRoomError, EngineError, and what place() raises for a launch that nothing will ever make room for.
         """
         found = capacities(self.gpus, devices.read_use(self.gpus), all_holders(self.engine))
-        placement = place(self.request, [each.without(self.in_place_of) for each in found], self.grant)
+        own = held_by(self.in_place_of, self.gpus) if self.in_place_of else {}
+        others = [each.without(self.in_place_of, own.get(each.gpu.uuid, 0)) for each in found]
+        placement = place(self.request, others, self.grant)
         for each in placement.lowered:
             self.say(each)
         if not self.in_place_of:

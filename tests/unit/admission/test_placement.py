@@ -184,6 +184,9 @@ def test_what_a_holder_uses_goes_with_it() -> None:
     without = there.without(mine.holder.id)
     assert (without.shares, without.outside_bytes, without.free_bytes) == (there.shares[1:], GIB, 6 * GIB)
     assert there.without("nobody's") == there
+    over = capacity(0, share(1, 40, held=3 * GIB, user="alice"), others, used=5 * GIB)
+    assert over.without(mine.holder.id).outside_bytes == 3 * GIB, "a container may write what it likes"
+    assert over.without(mine.holder.id, 3 * GIB).outside_bytes == GIB, "the driver knows"
 
 
 def test_limits_of_the_environment_count() -> None:
