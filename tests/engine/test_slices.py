@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -51,6 +54,27 @@ def start(cli: Cli, image: str, slice_name: str, name: str, *options: str) -> No
     command = (image, *GPU_PROGRAM, "member", "/steps") if options else (image, "sleep", "300")
     result = cli.run("-d", "--name", name, "--slice", slice_name, *options, *command)
     assert result.exit_code == 0, result
+
+
+def test_a_user_sees_what_a_member_uses(cli: Cli, debian: str, as_nobody: tuple[str, ...]) -> None:
+    """Its PID namespace is root's to see, and the driver's count is everybody's."""
+    with TemporaryDirectory(prefix="vgpurun-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        environment = {**cli.environment, "VGPURUN_STATE_DIR": folder, "VGPUSIM_CONFIG": f"{folder}/sim.yaml"}
+        shutil.copy(cli.environment["VGPUSIM_CONFIG"], environment["VGPUSIM_CONFIG"])
+        Path(environment["VGPUSIM_CONFIG"]).chmod(0o644)
+        root = replace(cli, environment=environment, state_dir=Path(folder))
+        nobody = replace(root, command=as_nobody, environment={**environment, "HOME": "/nonexistent"})
+        Path(cli.environment["DOCKER_HOST"].removeprefix("unix://")).chmod(0o660)
+        create(root, "team", "--mem", "4g")
+        hold = ("--slice", "team", *WITH_PROGRAMS, debian, *GPU_PROGRAM, "hold", str(200 * MIB))
+        assert root.run("-d", "-i", "--name", "mine", *hold).exit_code == 0
+        root.wait_for_output("mine", b"holding")
+        listed = nobody("ps", *SIM)
+        assert listed.exit_code == 0 and "718 MiB / 4 GiB" in listed.stdout, listed
+        (member,) = json.loads(nobody("slice", "inspect", *SIM, "team").stdout)[0]["members"]
+        assert member["memory_used_bytes"] == [718 * MIB]
+        root("rm", "-f", "mine")
 
 
 def test_ten_containers_never_pass_the_memory_together_and_share_the_compute(

@@ -19,7 +19,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("exec", "exec:exec_command", "Run a further command in a container."),
     ),
     "Look": (
-        ("ps", "ps:ps", "List containers, their limits and what they use of them."),
+        ("ps", "ps:ps", "List containers and local processes, their limits and what they use of them."),
         ("top", "top:top", "Show live what every GPU and container uses."),
         ("free", "free:free", "Show what of each GPU is free, and the largest launch that would start."),
         ("queue", "queue:queue", "Show the launches that wait for room."),

@@ -10,7 +10,7 @@ from vgpurun.slices.members import members
 
 
 def held_by(holder_id: str, gpus: Sequence[Gpu]) -> dict[str, int]:
-    """Return it by UUID, for a container or a slice; nothing of a GPU whose driver lists no programs. Raises nothing."""
+    """Return it by UUID, for a container or a slice; of a GPU whose driver lists no programs nothing."""
     ids, pids = {holder_id}, set[int]()
     for found in store.slices():
         if found.id == holder_id:
@@ -21,5 +21,5 @@ def held_by(holder_id: str, gpus: Sequence[Gpu]) -> dict[str, int]:
             pids |= {int(each.id) for each, folders in around if str(found.folder) in folders}
     return {
         uuid: sum(each.held_bytes for owner, held in by_owner.items() if owner for each in held)
-        for uuid, by_owner in programs(gpus, ids, pids).items()
+        for uuid, by_owner in programs(gpus, ids, dict.fromkeys(pids, holder_id)).items()
     }

@@ -70,32 +70,37 @@ def _has_label(tenant: "Tenant", value: str) -> bool:
 
 _TESTS: Mapping[str, Callable[["Tenant", str], bool]] = {
     "name": _has_name,
-    "id": lambda tenant, value: tenant.id.startswith(value),
+    "id": lambda tenant, value: tenant.container is not None and tenant.id.startswith(value),
     "gpu": _has_gpu,
-    "user": lambda tenant, value: tenant.container is not None and tenant.container.user == value,
+    "user": lambda tenant, value: tenant.user == value,
     "label": _has_label,
     "slice": lambda tenant, value: tenant.slice_name == value,
-    "status": lambda tenant, value: tenant.container is not None and tenant.container.status == value,
+    "status": lambda tenant, value: (tenant.container.status if tenant.container else "running") == value,
 }
 
 
+def identity(tenant: "Tenant", is_short: bool) -> str:
+    """Return a container's id; a process of `vgpurun local` has none that a verb for containers would take."""
+    container_id = tenant.container.id if tenant.container else ""
+    return container_id[:SHORT_ID] if is_short else container_id
+
+
 def record(tenant: "Tenant", is_short: bool) -> dict[str, Any]:
-    """Return a container's fields as text for people, by the names in FIELDS."""
+    """Return a container's or local process's fields as text for people, by the names in FIELDS."""
     container = tenant.container
-    assert container is not None  # ps lists no processes
-    command = container.command
+    command = container.command if container else tenant.what
     is_long = is_short and len(command) > _COMMAND_WIDTH
     return {
-        "ID": container.id[:SHORT_ID] if is_short else container.id,
-        "Names": container.name,
-        "Image": container.image,
+        "ID": identity(tenant, is_short),
+        "Names": tenant.name,
+        "Image": container.image if container else "",
         "Command": f'"{command[: _COMMAND_WIDTH - 1]}…"' if is_long else f'"{command}"',
-        "CreatedAt": show_moment(container.created_s),
-        "RunningFor": f"{show_age(time.time() - container.created_s)} ago",
-        "State": container.status,
+        "CreatedAt": show_moment(tenant.created_s),
+        "RunningFor": f"{show_age(time.time() - tenant.created_s)} ago",
+        "State": container.status if container else "running",
         "Status": status(tenant),
-        "Labels": dict(container.labels),
-        "User": container.user,
+        "Labels": dict(container.labels) if container else {},
+        "User": tenant.user,
         "GPUs": _joined([each.gpu.number for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
         "Memory": _joined([memory_used(each) for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
         "MemoryLimit": _joined([show_range(quota) for quota in _quotas(tenant)]),
@@ -108,8 +113,8 @@ def record(tenant: "Tenant", is_short: bool) -> dict[str, Any]:
 def status(tenant: "Tenant") -> str:
     """Return what docker says of a container, and what docker does not know: its GPU's doing, and the guard's."""
     container = tenant.container
-    assert container is not None
-    if container.status == "running" and any(quota.is_away for quota in _quotas(tenant)):
+    is_running = container is None or container.status == "running"
+    if is_running and any(quota.is_away for quota in _quotas(tenant)):
         is_swapped = any(quota.is_swapped for quota in _quotas(tenant))
         size = show_size(sum(device.suspended_bytes for device in tenant.devices))
         from vgpurun.inventory.swap_counts import read_swaps
@@ -119,8 +124,10 @@ def status(tenant: "Tenant") -> str:
         return f"{what}, {size} in host memory{held_up and f' ({held_up})'}"
     is_paused = any(quota.paused for quota in _quotas(tenant))
     stopped = f" ({tenant.stopped})" if tenant.stopped else ""
-    has_turn = container.status == "running" and any(quota.takes_turns for quota in _quotas(tenant))
+    has_turn = is_running and any(quota.takes_turns for quota in _quotas(tenant))
     own = " (has its turn)" * has_turn + f" (GPU {PAUSED})" * is_paused
+    if container is None:
+        return f"Up {show_age(time.time() - tenant.created_s)}{own}{stopped}"
     return (container.described or container.status) + own + stopped + _end(container)
 
 

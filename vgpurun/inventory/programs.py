@@ -4,7 +4,7 @@ NVML names them by their PIDs; the kernel says the rest, to every user: owner, n
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,32 +29,37 @@ class Program(Row):
     held_bytes: int
 
 
-def programs(gpus: Sequence[Gpu], container_ids: set[str], local_pids: set[int]) -> dict[str, dict[str, list[Program]]]:
+Programs = dict[str, dict[str, list[Program]]]
+
+
+def programs(gpus: Sequence[Gpu], container_ids: set[str], owners: Mapping[int, str]) -> Programs:
     """Return by UUID which programs are on each GPU, the largest first, by the id of the container or local process.
+
+    `owners`: whose a process of this host is, and what descends from it.
 
     Those of nobody's are under "". A GPU whose driver does not list programs is not in it.
     """
-    found: dict[str, dict[str, list[Program]]] = {}
+    found: Programs = {}
     for gpu in gpus:
         with suppress(GpuError):
             listed = sorted(read_processes(gpu).items(), key=lambda each: each[1], reverse=True)
             of_gpu = found.setdefault(gpu.uuid, {})
             for pid, held_bytes in listed:
-                owner, user, command = _described(pid, container_ids, local_pids)
+                owner, user, command = _described(pid, container_ids, owners)
                 of_gpu.setdefault(owner, []).append(Program(pid, user, command, held_bytes))
     return found
 
 
-def _described(pid: int, container_ids: set[str], local_pids: set[int]) -> tuple[str, str, str]:
+def _described(pid: int, container_ids: set[str], owners: Mapping[int, str]) -> tuple[str, str, str]:
     """Return whose a process is among these, its user and its command."""
     process = Path("/proc", str(pid))
     try:
         ids = container_ids.intersection(_CONTAINER_ID.findall(read_text(process / "cgroup")))
-        above = () if ids else local_pids.intersection(_line_of(pid))
+        above = "" if ids else next((owners[each] for each in _line_of(pid) if each in owners), "")
         command, user = command_of(pid), name_of(process.stat().st_uid)
     except OSError:  # it has ended, or is in another PID namespace than this process
         return "", "", ""
-    return next(iter(ids), "") or next(map(str, above), ""), user, command
+    return next(iter(ids), "") or above, user, command
 
 
 def command_of(pid: int) -> str:

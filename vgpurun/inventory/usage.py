@@ -1,6 +1,7 @@
 """Reads which container holds what on this host's GPUs, for `vgpurun smi`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.inventory import guarded
 from vgpurun.inventory.cgroups import DriverLimits, driver_limits
-from vgpurun.inventory.programs import Program, command_of, programs
+from vgpurun.inventory.programs import Program, Programs, command_of, programs
 from vgpurun.inventory.reservations import Holder, local_processes, quotas_now
 from vgpurun.limits import usage_file
 from vgpurun.limits.quota import Quota
@@ -30,20 +31,27 @@ _SHORT_ID = 12  # characters of an id, as docker shows it
 class TenantDevice(Row):
     """One device of a tenant: its quota, and what it uses; None is what this user may not read.
 
-    `is_part`: of what is used of a slice, and its limits; then the reading has memory alone.
+    `is_part`: of what is used of a slice, and its limits; then the reading has memory alone. `programs_bytes` is what
+    the driver says that its programs hold, past the library too.
     """
 
     gpu: Gpu
     quota: Quota
     reading: DeviceReading | None
     is_part: bool = False
+    programs_bytes: int | None = None
 
     @property
     def memory_used_bytes(self) -> int | None:
-        """The bytes that count against the memory limit. The container writes the file, so nonsense is cut."""
+        """The bytes that count against the memory limit, or more by the driver's word.
+
+        The container writes the file, so nonsense is cut.
+        """
         if self.quota.is_away:
             return 0
-        return None if self.reading is None else min(self.reading.memory_used_bytes, self.gpu.memory_bytes)
+        counted = None if self.reading is None else self.reading.memory_used_bytes
+        known = [each for each in (counted, self.programs_bytes) if each is not None]
+        return min(max(known), self.gpu.memory_bytes) if known else None
 
     @property
     def suspended_bytes(self) -> int:
@@ -68,7 +76,7 @@ class Tenant(Row):
     `container` is None for what vgpurun did not make as one. `slice_name` is the slice that it has joined, and uses a
     part of. `within`: the share that it has a part of, with limits and use of its own. `missing` are UUIDs and quotas
     of GPUs that are not among those asked about: of another driver, or gone.
-    `stopped` says what the guard has done to it.
+    `stopped` says what the guard has done to it, `created_s` is seconds since 1970.
     """
 
     kind: str
@@ -83,6 +91,7 @@ class Tenant(Row):
     user: str = ""
     stopped: str = ""
     within: str = ""
+    created_s: float = 0.0
 
     @property
     def full_name(self) -> str:
@@ -119,12 +128,11 @@ class Report(Row):
 
 def collect(all_gpus: Sequence[Gpu], engine: "Engine | None") -> Report:
     """Read who runs and what they use. Raises VgpurunError."""
-    containers = read_containers(engine.containers(everything=False) if engine else [], all_gpus)
-    processes = [_read_process(each, all_gpus) for each in local_processes()]
-    known = [*containers, *processes]
-    tenants = [*read_slices(known, all_gpus), *(each for each in known if not each.slice_name)]
-    own_pids = {int(each.id) for each in tenants if each.kind == "process"}
-    found = programs(all_gpus, {each.id for each in tenants}, own_pids)
+    containers = _read_containers(engine.containers(everything=False) if engine else [], all_gpus)
+    known = [*containers, *(_read_process(each, all_gpus) for each in local_processes())]
+    tenants = [*_read_slices(known, all_gpus), *(each for each in known if not each.slice_name)]
+    found = _programs_of(tenants, all_gpus)
+    tenants = _measured(tenants, found)
     uses = tuple(zip(all_gpus, gpus.read_use(all_gpus), strict=True))
     held = driver_limits({each.id for each in tenants if each.kind != "slice"}, all_gpus)
     return Report(uses, tuple(tenants), found, held)
@@ -132,6 +140,54 @@ def collect(all_gpus: Sequence[Gpu], engine: "Engine | None") -> Report:
 
 def read_containers(containers: Sequence["VgpurunContainer"], all_gpus: Sequence[Gpu]) -> list[Tenant]:
     """Read what these containers may use and what they use, in their order. Raises nothing."""
+    read = _read_containers(containers, all_gpus)
+    return _measured(read, _programs_of(read, all_gpus))
+
+
+def read_processes(processes: Sequence[Holder], all_gpus: Sequence[Gpu]) -> list[Tenant]:
+    """Read the same of processes of `vgpurun local`. Raises nothing."""
+    read = [_read_process(each, all_gpus) for each in processes]
+    return _measured(read, _programs_of(read, all_gpus))
+
+
+def _programs_of(tenants: Sequence[Tenant], all_gpus: Sequence[Gpu]) -> Programs:
+    owners = {pid: each.id for each in tenants if each.kind == "process" for pid in _pids_of(each)}
+    return programs(all_gpus, {each.id for each in tenants if each.kind == "container"}, owners)
+
+
+def _pids_of(process: Tenant) -> Iterator[int]:
+    """Yield a local process and, since they may outlive it, those of its user that count in its usage file."""
+    yield int(process.id)
+    if process.slice_name and not process.within:
+        return  # that file is the slice's
+    with suppress(OSError, usage_file.BrokenUsageError):
+        here, user = Path("/proc/self/ns/pid").stat().st_ino, process.folder.stat().st_uid
+        for namespace, pid in usage_file.read_counted(process.folder / "run" / "usage"):
+            with suppress(OSError):
+                if namespace == here and Path(f"/proc/{pid}").stat().st_uid == user:
+                    yield pid
+
+
+def _measured(tenants: Sequence[Tenant], found: Programs) -> list[Tenant]:
+    """Add what the driver says: of what is used of a slice, this user may know nothing else."""
+
+    def held_by(ids: set[str], uuid: str) -> int | None:
+        listed = found.get(uuid, {})
+        mine = [each.held_bytes for owner in ids for each in listed.get(owner, ())]
+        is_told = uuid in found and all(each.user for each in listed.get("", ()))  # one without is unseen from here
+        return sum(mine) if mine or is_told else None
+
+    def measured(tenant: Tenant) -> Tenant:
+        ids = {tenant.id}
+        if tenant.kind == "slice":
+            ids = {each.id for each in tenants if each.slice_name and f"slice {each.slice_name}" == tenant.name}
+        devices = (each._replace(programs_bytes=held_by(ids, each.gpu.uuid)) for each in tenant.devices)
+        return tenant._replace(devices=tuple(devices))
+
+    return list(map(measured, tenants))
+
+
+def _read_containers(containers: Sequence["VgpurunContainer"], all_gpus: Sequence[Gpu]) -> list[Tenant]:
     joined = members(store.slices()) if any(each.slice_name for each in containers) else {}
     namespaces = {each.container: each.pid_namespace for of_slice in joined.values() for each in of_slice}
     read = [_read_container(each, all_gpus, namespaces) for each in containers]
@@ -141,7 +197,7 @@ def read_containers(containers: Sequence["VgpurunContainer"], all_gpus: Sequence
 
 def read_joined(containers: Sequence["VgpurunContainer"], all_gpus: Sequence[Gpu]) -> list[Tenant]:
     """Read those of these containers, and of all local processes, that have joined a slice. Raises nothing."""
-    known = read_containers([each for each in containers if each.slice_name or each.is_part], all_gpus)
+    known = _read_containers([each for each in containers if each.slice_name or each.is_part], all_gpus)
     return known + [_read_process(each, all_gpus) for each in local_processes() if each.slice_folder or each.parents]
 
 
@@ -158,6 +214,7 @@ def _read_container(
         user=container.user,
         slice_name=container.slice_name,
         within=_share_name(Path(container.record.parents[0])) if container.is_part else "",
+        created_s=container.created_s,
     )
     if container.slice_name and not container.is_part:
         return _as_part(tenant, quotas_now(container), all_gpus, namespaces.get(container.id))
@@ -166,6 +223,8 @@ def _read_container(
 
 def _read_process(process: Holder, all_gpus: Sequence[Gpu]) -> Tenant:
     tenant = Tenant(process.kind, process.id, process.name, process.what, process.folder, user=process.user)
+    with suppress(OSError):
+        tenant = tenant._replace(created_s=(process.folder / "run").stat().st_mtime)  # made with the folder, for good
     if process.parents:
         slices = [each.name for each in process.parents if each.parent.name == state.SLICES]
         tenant = tenant._replace(within=_share_name(process.parents[0]), slice_name=slices[0] if slices else "")
@@ -183,11 +242,16 @@ def _share_name(folder: Path) -> str:
     return f"process {(state.read_owner(folder) or {}).get('pid', '?')}"
 
 
-def read_slices(known: Sequence[Tenant], all_gpus: Sequence[Gpu]) -> Iterator[Tenant]:
-    """Yield every slice, each followed by what has joined it. `known` are tenants, those that have joined among them.
+def read_slices(known: Sequence[Tenant], all_gpus: Sequence[Gpu]) -> list[Tenant]:
+    """Return every slice, each followed by what has joined it. `known` are tenants, those that have joined among them.
 
     Raises nothing.
     """
+    read = list(_read_slices(known, all_gpus))
+    return _measured(read, _programs_of(read, all_gpus))
+
+
+def _read_slices(known: Sequence[Tenant], all_gpus: Sequence[Gpu]) -> Iterator[Tenant]:
     found = store.slices()
     joined = members(found)
     for each in found:

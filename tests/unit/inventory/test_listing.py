@@ -30,7 +30,7 @@ READING = DeviceReading(GPUS[1].uuid, allocated_bytes=500 * MIB, utilization=Uti
 TENANT = Tenant(
     "container", CONTAINER.id, "train", "pytorch:2", Path("/none"),
     (TenantDevice(GPUS[0], Quota(), None), TenantDevice(GPUS[1], Quota(2 * GIB, 50), READING)),
-    (("GPU-99999999-gone", Quota(GIB, None)),), CONTAINER,
+    (("GPU-99999999-gone", Quota(GIB, None)),), CONTAINER, user="ann", created_s=CONTAINER.created_s,
 )  # fmt: skip
 
 
@@ -41,7 +41,19 @@ def lines_of(capsys: pytest.CaptureFixture[str], output_format: str, **settings:
 
 def test_a_table_has_a_row_for_each_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     titles, first, second, gone = lines_of(capsys, "table")
-    assert titles.split() == ["CONTAINER", "ID", "NAME", "IMAGE", "GPU", "MEMORY", "COMPUTE", "USER", "AGE"]
+    assert titles.split() == [
+        "CONTAINER",
+        "ID",
+        "NAME",
+        "IMAGE",
+        "/",
+        "COMMAND",
+        "GPU",
+        "MEMORY",
+        "COMPUTE",
+        "USER",
+        "AGE",
+    ]
     assert first.split()[:4] == ["0123456789ab", "train", "pytorch:2", "0"]
     assert first.split()[4:11] == ["?", "/", "no", "limit", "no", "limit", "ann"]
     assert second.split() == ["1", "500", "MiB", "/", "2", "GiB", "50", "/", "50", "%"]
@@ -50,9 +62,30 @@ def test_a_table_has_a_row_for_each_gpu(capsys: pytest.CaptureFixture[str]) -> N
     assert lines_of(capsys, "table", is_short=False)[1].startswith("0123456789abcdef ")
 
 
-def test_a_table_names_the_share_that_a_container_has_a_part_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_is_one_that_every_verb_takes(capsys: pytest.CaptureFixture[str]) -> None:
     ps_view.show([TENANT._replace(within="slice job")], "table", is_short=True, with_state=False)
-    assert "slice job > train" in capsys.readouterr().out.splitlines()[1]
+    assert " train " in (row := capsys.readouterr().out.splitlines()[1]) and "slice" not in row
+
+
+def test_a_local_process_has_no_id_that_a_verb_could_take_for_a_container_s(capsys: pytest.CaptureFixture[str]) -> None:
+    process = TENANT._replace(kind="process", id="123", name="process 123", what="python a.py", container=None)
+    ps_view.show([process._replace(missing=())], "table", is_short=True, with_state=True)
+    assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["process", "123", "python", "a.py"]
+    for output_format in ("json", "csv", "{{.ID}};{{.Names}};{{.State}};{{.Command}}"):
+        ps_view.show([process], output_format, is_short=False, with_state=True)
+    described, _, *rows, templated = capsys.readouterr().out.splitlines()
+    assert json.loads(described)["ID"] == "" and {row.split(",")[0] for row in rows} == {""}
+    assert templated == ';process 123;running;"python a.py"'
+    assert listing.parse_filters(["status=running", "user=ann"])[0](process)
+    assert not listing.parse_filters(["id=123"])[0](process)
+
+
+def test_what_the_driver_counts_is_shown_where_it_is_more() -> None:
+    past = TENANT.devices[1]._replace(programs_bytes=5 * GIB)
+    assert listing.memory_used(past) == "5 GiB"
+    assert listing.memory_used(past._replace(programs_bytes=MIB)) == "500 MiB"
+    unread = TENANT.devices[0]
+    assert (listing.memory_used(unread), listing.memory_used(unread._replace(programs_bytes=GIB))) == ("?", "1 GiB")
 
 
 def test_json_and_csv_have_figures(capsys: pytest.CaptureFixture[str]) -> None:

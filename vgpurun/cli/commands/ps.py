@@ -1,9 +1,10 @@
-"""`vgpurun ps`: the containers of vgpurun, their limits, and what they use of them."""
+"""`vgpurun ps`: the containers and local processes of vgpurun, their limits, and what they use of them."""
 
 import click
 
 from vgpurun.cli.common import LIVE, EngineCommand, host_driver_option, option
 from vgpurun.console.messages import warn
+from vgpurun.errors import EngineError
 from vgpurun.host.visible import gpus_if_any
 
 _GROUP = "Display"
@@ -20,13 +21,16 @@ _GROUP = "Display"
     "--format", "output_format", metavar="FORMAT", default="table", show_default=True, group=_GROUP,
     help="table, json (an object a line), csv (a line for each GPU of a container), or a template: see below.",
 )  # fmt: skip
-@option("-q", "--quiet", is_flag=True, group=_GROUP, help="Print only the ids.")
+@option("-q", "--quiet", is_flag=True, group=_GROUP, help="Print only the ids of containers.")
 @option("--no-trunc", is_flag=True, group=_GROUP, help="Print ids and commands in full.")
 @host_driver_option(_GROUP)
 def ps(
     everything: bool, filters: tuple[str, ...], output_format: str, quiet: bool, no_trunc: bool, driver: str
 ) -> None:
-    """List the containers that vgpurun made: memory used and its limit, compute used in the last second and its limit.
+    """List the containers that vgpurun made, and processes of vgpurun local, with what they use of their limits.
+
+    It is memory now, and compute in the last second. Where programs get past the library, memory is what the driver
+    counts. A process has no container's id: -q leaves it out.
 
     A template is text with fields, as docker ps has it: '{{.Names}}\\t{{.Memory}}'. There are {{.FIELD}},
     {{.Label "KEY"}}, {{json .}}, {{json .FIELD}}, {{upper .FIELD}} and {{lower .FIELD}};
@@ -38,22 +42,28 @@ def ps(
     """
     from vgpurun.cli.views.ps import show
     from vgpurun.engine.client import Engine
-    from vgpurun.inventory.listing import FIELDS, SHORT_ID, parse_filters
+    from vgpurun.inventory.listing import FIELDS, identity, parse_filters
+    from vgpurun.inventory.reservations import local_processes
+    from vgpurun.inventory.usage import read_containers, read_processes
 
     tests = parse_filters(filters)
     if output_format not in ("table", "json", "csv"):
         from vgpurun.cli.views.templates import Template
 
         Template(output_format, FIELDS)  # a mistake in it is said before anything else
-    containers = Engine.connect().containers(everything or any(text.startswith("status=") for text in filters))
-    tenants = []
-    if containers:
-        from vgpurun.inventory.usage import read_containers
-
-        read = read_containers(containers, gpus_if_any(driver == "sim"))
-        tenants = [tenant for tenant in read if all(test(tenant) for test in tests)]
+    processes = [] if quiet else list(local_processes())
+    try:
+        containers = Engine.connect().containers(everything or any(text.startswith("status=") for text in filters))
+    except EngineError as error:
+        if not processes:
+            raise
+        warn(f"containers are not shown: {error}")
+        containers = []
+    gpus = gpus_if_any(driver == "sim") if containers or processes else []
+    read = [*read_containers(containers, gpus), *read_processes(processes, gpus)]
+    tenants = [tenant for tenant in read if all(test(tenant) for test in tests)]
     if quiet:
         for tenant in tenants:
-            click.echo(tenant.id if no_trunc else tenant.id[:SHORT_ID])
+            click.echo(identity(tenant, not no_trunc))
     else:
         show(tenants, output_format, not no_trunc, with_state=everything)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _COLUMNS = (
     Column("CONTAINER ID", leaves=4),
     Column("NAME", can_shrink=True),
-    Column("IMAGE", can_shrink=True, leaves=1),
+    Column("IMAGE / COMMAND", can_shrink=True, leaves=1),
     Column("GPU", is_right=True, leaves=5),
     Column("MEMORY", is_right=True),
     Column("COMPUTE", is_right=True, leaves=6),
@@ -37,7 +37,7 @@ _CSV = (
 
 
 def show(tenants: Sequence["Tenant"], output_format: str, is_short: bool, with_state: bool) -> None:
-    """Print containers in this format. Raises OptionError for a template that cannot be read."""
+    """Print containers and local processes in this format. Raises OptionError for a template that cannot be read."""
     if output_format == "table":
         has_ends = any(each.container and each.container.record.ends_s is not None for each in tenants)
         _print_table(tenants, is_short, with_state or has_ends)
@@ -86,10 +86,11 @@ def devices_json(tenant: "Tenant", held: "DriverLimits" = MappingProxyType({})) 
 
 def _csv_rows(tenant: "Tenant") -> list[dict[str, object]]:
     container = tenant.container
-    assert container is not None
     first = {
-        "id": container.id, "name": container.name, "image": container.image, "state": container.status,
-        "user": container.user, "created": show_moment(container.created_s),
+        "id": listing.identity(tenant, is_short=False), "name": tenant.name,
+        "image": container.image if container else "",
+        "state": container.status if container else "running", "user": tenant.user,
+        "created": show_moment(tenant.created_s),
     }  # fmt: skip
     rows: list[dict[str, object]] = []
     for device in devices_json(tenant):
@@ -106,8 +107,6 @@ def _print_table(tenants: Sequence["Tenant"], is_short: bool, with_state: bool) 
 
 def _rows(tenant: "Tenant", is_short: bool, with_state: bool) -> list[tuple[str, ...]]:
     """A row for each GPU; what holds for the whole container stands in the first."""
-    container = tenant.container
-    assert container is not None
     use = [
         (
             each.gpu.number,
@@ -124,13 +123,13 @@ def _rows(tenant: "Tenant", is_short: bool, with_state: bool) -> list[tuple[str,
         )
         for _, quota in tenant.missing
     ]
-    identity = container.id[: listing.SHORT_ID] if is_short else container.id
-    age = short_age(time.time() - container.created_s)
+    image = tenant.container.image if tenant.container else tenant.what
+    age = short_age(time.time() - tenant.created_s)
     state = (listing.status(tenant),) if with_state else ()
     first, *others = use or [("", "", "")]
     blank = ("",) * len(state)
     return [
-        (identity, tenant.full_name, container.image, *first, container.user, age, *state),
+        (listing.identity(tenant, is_short), tenant.name, image, *first, tenant.user, age, *state),
         *(("", "", "", *each, "", "", *blank) for each in others),
     ]
 

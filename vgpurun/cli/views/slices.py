@@ -37,7 +37,7 @@ _COLUMNS = (
 def _read(is_simulated: bool, slices: Sequence[Slice]) -> list[tuple[Slice, Tenant, list[Tenant]]]:
     """Read what slices use, and who has joined them."""
     all_gpus: Sequence[Gpu] = gpus_if_any(is_simulated) if slices else []
-    tenants = list(smi.read_slices(_containers(all_gpus), all_gpus)) if slices else []
+    tenants = smi.read_slices(_containers(all_gpus), all_gpus) if slices else []
     by_id = {tenant.id: tenant for tenant in tenants}
     return [
         (each, by_id[each.id], [tenant for tenant in tenants if tenant.slice_name == each.name])

@@ -10,7 +10,7 @@ from vgpurun.cli.views.columns import Column, cut, lines, terminal_width
 from vgpurun.cli.views.free import show_free
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.host.memory_limits import MemoryLimits
-from vgpurun.inventory.listing import held_back
+from vgpurun.inventory.listing import held_back, memory_used
 from vgpurun.inventory.swap_counts import read_swaps
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import show_range, show_size
@@ -120,8 +120,8 @@ def _cells(tenant: Tenant, device: TenantDevice) -> _Row:
     quota, reading, busy = device.quota, device.reading, device.utilization
     if tenant.slice_name and not tenant.within:
         name = _indented(tenant.name, 2 * _INDENT)
-        return name, tenant.user, tenant.what, "?" if reading is None else show_size(reading.memory_used_bytes), "", ""
-    used = "?" if device.memory_used_bytes is None else show_size(device.memory_used_bytes)
+        return name, tenant.user, tenant.what, memory_used(device), "", ""
+    used = memory_used(device)
     memory_limit = show_range(quota)
     if quota.virtual_bytes is not None:
         memory_limit += f", seen as {show_size(quota.virtual_bytes)}"
@@ -130,7 +130,8 @@ def _cells(tenant: Tenant, device: TenantDevice) -> _Row:
     compute = "no limit" if quota.sm_percent is None else f"{share} / {quota.sm_percent} %"
     compute = held_back(tenant, quota) or compute
     refused = "?" if reading is None else str(reading.refusals)
-    name = _indented(tenant.full_name, 2 * _INDENT if tenant.within else _INDENT)
+    name = tenant.name if tenant.slice_name else tenant.full_name  # it stands below its slice
+    name = _indented(name, 2 * _INDENT if tenant.within else _INDENT)
     return name, tenant.user, tenant.what, f"{used} / {memory_limit}", compute, refused
 
 

@@ -125,10 +125,12 @@ def _tenant_row(tenant: Tenant, device: TenantDevice, programs: Sequence[Program
         quota.memory_bytes is not None, None if busy is None else busy.last_1s, quota.sm_percent or 100,
         quota.sm_percent is not None, user=tenant.user, what=what, tenant=tenant, device=device, programs=programs,
     )  # fmt: skip
+    if tenant.slice_name or tenant.within:
+        row = row._replace(name=f"    {tenant.name}")  # it stands below its share
     if not device.is_part:
         return row
     return row._replace(
-        name=f"    {tenant.name}", memory_of=device.gpu.memory_bytes, has_memory_limit=False, share_of=100,
+        memory_of=device.gpu.memory_bytes, has_memory_limit=False, share_of=100,
         has_share_limit=False,
     )  # fmt: skip
 

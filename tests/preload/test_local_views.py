@@ -1,0 +1,84 @@
+"""Processes of `vgpurun local` as the views show them, on a host without an engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from support.suspension import Host, Program
+
+SIM = ("--driver", "sim")
+MIB = 1 << 20
+CONTEXT_MIB = 100  # of the simulated GPUs of such a host
+
+
+def smi(host: Host) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(host.vgpurun("smi", *SIM, "--format", "json").stdout)
+    return found
+
+
+def outlive(program: Program) -> int:
+    """End `vgpurun local` alone, and return the program that goes on."""
+    child = program.child()
+    program.process.send_signal(signal.SIGKILL)
+    program.process.wait()
+    return child
+
+
+def test_ps_lists_them_without_an_engine(host: Host, start: Callable[..., Program]) -> None:
+    program = start("--mem", "1g", "--sm", "30")
+    listed = host.vgpurun("ps", *SIM)
+    assert listed.returncode == 0 and "warning: containers are not shown" in listed.stderr
+    (row,) = listed.stdout.splitlines()[1:]
+    assert f"process {program.pid}" in row and "/ 1 GiB" in row and "/ 30 %" in row
+    (described,) = map(json.loads, host.vgpurun("ps", *SIM, "--format", "json").stdout.splitlines())
+    assert described["Devices"][0]["memory_used_bytes"] > CONTEXT_MIB * MIB
+    only_ids = host.vgpurun("ps", *SIM, "-q")
+    assert only_ids.returncode == 125 and only_ids.stdout == "", "a process has no container's id"
+    program.end()
+    alone = host.vgpurun("ps", *SIM)
+    assert (alone.returncode, alone.stdout) == (125, ""), "there is nothing to be shown"
+
+
+def test_a_program_that_its_launch_did_not_outlive_is_no_stranger(host: Host, start: Callable[..., Program]) -> None:
+    program = start("--mem", "1g")
+    child = outlive(program)
+    try:
+        (gpu,) = [each for each in smi(host)["gpus"] if each["memory_used_bytes"]]
+        assert gpu["outside"] == [] and gpu["memory_outside_bytes"] == 0
+        assert "outside vgpurun" not in host.vgpurun("smi", *SIM).stdout
+        (process,) = smi(host)["processes"]
+        assert process["id"] == program.pid and process["devices"][0]["memory_used_bytes"] > CONTEXT_MIB * MIB
+        assert f"process {program.pid}" in host.vgpurun("ps", *SIM).stdout
+    finally:
+        ended = os.pidfd_open(child)
+        os.kill(child, signal.SIGKILL)
+        select.select([ended], [], [], 20)
+        os.close(ended)
+
+
+def test_a_member_of_a_slice_has_its_own_part_of_what_is_used(host: Host, start: Callable[..., Program]) -> None:
+    """Its slots do not tell it from others of its PID namespace; the driver does."""
+    host.vgpurun("slice", "create", "team", *SIM, "--mem", "1500m", "--gpus", "device=0")
+    small, large = start("--slice", "team"), start("--slice", "team")
+    assert large.asks("alloc 200") == "held"
+    used = {each["id"]: each["devices"][0]["memory_used_bytes"] for each in smi(host)["processes"]}
+    assert used[large.pid] - used[small.pid] == 200 * MIB and used[small.pid] > CONTEXT_MIB * MIB
+    for verb in ("smi", "ps"):
+        shown = host.vgpurun(verb, *SIM).stdout
+        assert "? /" not in shown and "  ? " not in shown, shown
+
+
+def test_what_a_slice_holds_above_a_lowered_limit_is_its_own(host: Host, start: Callable[..., Program]) -> None:
+    host.vgpurun("slice", "create", "team", *SIM, "--mem", "1g", "--gpus", "device=0")
+    assert start("--slice", "team").asks("alloc 600") == "held"
+    start("--mem", "1g", "--gpus", "device=0")
+    for size in ("256m", "1g"):
+        changed = host.vgpurun("slice", "update", *SIM, "--mem", size, "team")
+        assert changed.returncode == 0, changed.stderr
+    refused = host.vgpurun("slice", "update", *SIM, "--mem", "1200m", "team")
+    assert refused.returncode == 125 and "no room for --mem 1200m" in refused.stderr
