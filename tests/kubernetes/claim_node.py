@@ -63,7 +63,7 @@ class ClaimNode:
         """The names of all that is there of claims, half-made things included."""
         folders = self.root / "claims"
         found = {path.name for path in self.cdi.iterdir()} - {"nvidia.json"}
-        return found | ({path.name for path in folders.iterdir()} if folders.exists() else set())
+        return found | ({path.name for path in folders.iterdir()} - {".lock"} if folders.exists() else set())
 
 
 class OneClaim:

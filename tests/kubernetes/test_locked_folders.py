@@ -60,13 +60,13 @@ def test_a_claim_is_refused_and_prepared_once_the_holder_is_dead(tmp_path: Path)
     prepare = dra_pb2.NodePrepareResourcesRequest(claims=asked)
     unprepare = dra_pb2.NodeUnprepareResourcesRequest(claims=asked)
     node.claims.clean()  # makes the folder
-    with held_by_process(node.root / "claims") as holder:
+    with held_by_process(node.root / "claims" / ".lock") as holder:
         for answer in (
             service.node_prepare_resources(prepare, waiting),
             service.node_unprepare_resources(unprepare, waiting),
         ):
             error = answer.claims[name.uid].error
-            assert error.startswith(f"vgpurun: {node.root}/claims has not been free for 0 s")
+            assert error.startswith(f"vgpurun: {node.root}/claims/.lock has not been free for 0 s")
             assert f"held by process {holder.pid} of user" in error
         with pytest.raises(StateError, match="end that, or try again"):
             node.driver().resume()  # so the plugin ends, with 125, and is started again

@@ -30,4 +30,4 @@ class Joining(NamedTuple):
             yield Placement(tuple(each.gpu for each in quotas), Limits(), Joined(found.folder, quotas))
 
     def confirm(self, taken: str) -> None:
-        """Nothing can have come between: a slice is not removed while somebody joins it."""
+        """Nothing is to be given back here: the end of granted() looks whether the slice is there still."""

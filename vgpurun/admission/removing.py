@@ -46,7 +46,7 @@ def remove(found: Slice, engine: "Engine | None", force: bool) -> list[str]:
 
     Raises SliceError for one that is in use, unless by force, EngineError and StateError.
     """
-    with store.alone(found) as found:
+    with store.alone(found) as found, store.being_removed(found):
         users = users_of(found, engine)
         if users and not force:
             raise SliceError(

@@ -143,4 +143,4 @@ def _write(driver: str, path: Path, make_host: Callable[[], Host]) -> None:
 
 def _one_at_a_time() -> AbstractContextManager[None]:
     """Lock the slices, so that the process that looks at them last writes last."""
-    return alone_in(store.slices_folder(), _PATIENCE_S, OutputError, state.make_readable)
+    return alone_in(state.host_root(), _PATIENCE_S, OutputError, state.make_readable, "cdi.lock")

@@ -17,12 +17,12 @@ _INTERVAL_S = 0.2
 _PATIENCE_S = 10.0  # kubelet gives up the start of a container after 30 s, and claims after 45 s
 
 
-def one_at_a_time(folder: Path, name: str = "") -> AbstractContextManager[None]:
-    """Keep others out of a folder until this ends, by a lock on it or on the file `name` in it.
+def one_at_a_time(folder: Path) -> AbstractContextManager[None]:
+    """Keep others out of a folder until this ends.
 
     Entering it raises StateError, also where it is not had in the time in which kubelet wants an answer.
     """
-    return alone_in(folder, _PATIENCE_S, StateError, state.make_readable, name)
+    return alone_in(folder, _PATIENCE_S, StateError, state.make_readable)
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def only_one(
     It is not where `ends_within`, which waits for so many seconds, says that this process is to end. The kernel lets go
     of the folder with its process. Raises StateError.
     """
-    with opened(folder, StateError, state.make_readable) as lock:
+    with opened(folder, StateError, state.make_readable, ".plugin") as lock:
         yield _is_had(lock, ends_within, pulse, say)
 
 

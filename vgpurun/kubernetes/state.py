@@ -25,7 +25,7 @@ _PREFIX = "units-"
 
 def alone(root: Path) -> AbstractContextManager[None]:
     """Until this ends nobody else makes, grants or removes a state folder. Entering it raises StateError."""
-    return one_at_a_time(state_root(root), ".lock")  # the folder itself is locked by the plugin
+    return one_at_a_time(state_root(root))
 
 
 def state_root(root: Path) -> Path:

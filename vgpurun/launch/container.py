@@ -107,7 +107,7 @@ def launch(
                     plan.slice_folder or plan.state_folder,
                 )
                 undo.callback(engine.remove, container)
-                folder.give_to(container, owner)
+                folder.give_to(container)
                 id_file.write_text(container)
             sweeping.result()
             admission.confirm(container)

@@ -4,12 +4,16 @@ import os
 import shutil
 import signal
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterable
+from contextlib import nullcontext, suppress
+from pathlib import Path
 
 from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError
 from vgpurun.launch.local_cgroup import own_cgroup
 from vgpurun.launch.plan import ProcessPlan, parent_link
+from vgpurun.limits.usage_file import BrokenUsageError, read_counted
 from vgpurun.storage import state, tenants
+from vgpurun.storage.holders import is_locked, open_folder_lock, pid_namespace, with_file
 from vgpurun.storage.state import StateFolder
 from vgpurun.util.users import current_user
 
@@ -46,13 +50,35 @@ def run_process(plan: ProcessPlan, folder: StateFolder) -> int:
     try:
         with own_cgroup(plan.state_folder.name, plan.quotas) if plan.is_driver_held else nullcontext():
             child = _start(plan, folder.lock)
+            _note_holders(folder, [os.getpid(), child])
             exit_code = _wait(child)
     except BaseException:
         folder.remove()
         raise
     folder.close()
     state.sweep(has_tenants=False)  # it was done at the start
+    if left := _left_in(folder.path):
+        _note_holders(folder, left)
     return exit_code
+
+
+def _note_holders(folder: StateFolder, pids: Iterable[int]) -> None:
+    with suppress(OSError):  # a full disk: other users take what runs here for ended
+        folder.note_holders(pids)
+
+
+def _left_in(folder: Path) -> set[int]:
+    """Return the processes that hold a state folder, or use a GPU under its limits, once this one has let go of it."""
+    with suppress(OSError, BrokenUsageError):
+        lock = open_folder_lock(folder)
+        try:
+            left = with_file(os.fstat(lock)) - {os.getpid()} if is_locked(lock) else set[int]()
+        finally:
+            os.close(lock)
+        with suppress(FileNotFoundError):  # a slice has that of its members
+            left |= {pid for namespace, pid in read_counted(folder / "run" / "usage") if namespace == pid_namespace()}
+        return left
+    return set()
 
 
 def _owner(plan: ProcessPlan) -> dict[str, object]:

@@ -17,7 +17,8 @@ from vgpurun.limits.nested import Share, folders_above, quotas_within, share_of
 from vgpurun.limits.oversubscription import NOT_OVERSUBSCRIBED, oversubscribe
 from vgpurun.limits.policies import choose_policy, choose_priority
 from vgpurun.limits.quota import Quota
-from vgpurun.util.locking import lock_in_time
+from vgpurun.storage.state import CHANGING
+from vgpurun.util.locking import lock_in_time, open_lock
 
 _PATIENCE_S = 60.0  # a start on a busy engine takes its time
 
@@ -141,18 +142,18 @@ def set_paused(container: Limited, paused: bool) -> None:
 def changing(container: Limited) -> Iterator[None]:
     """Keep the limits of a container as they are but for what is done in here. Raises StateError.
 
-    The lock is on a file that the container does not see: its programs cannot hold up a command that takes from
-    them. They could by a lease of the limits file, which the kernel ends within its time (45 s), and there is none
-    while that is open for writing. Nobody changes a share while a part of it is being changed, whose processes it has
-    too.
+    The lock is on a file that the container does not see, and only its owner can open: nobody holds up a command that
+    takes from others. Its programs could by a lease of the limits file, which the kernel ends within its time (45 s),
+    and there is none while that is open for writing. Nobody changes a share while a part of it is being changed, whose
+    processes it has too; to the owner of a part of another user's share its limits say whether it is suspended.
     """
-    path, limits = container.limits_folder / "owner", container.limits_folder / "etc" / "limits"
+    limits = container.limits_folder / "etc" / "limits"
     with ExitStack() as held:
         for folder in reversed(folders_above(container.limits_folder)):
-            with suppress(OSError):  # it ends, or its owner shows nothing of it
-                held.enter_context(_locked(folder / "owner", fcntl.LOCK_SH, container.name))
-        with _told(path, container):
-            held.enter_context(_locked(path, fcntl.LOCK_EX, container.name))
+            with suppress(OSError):  # it ends, or is another user's
+                held.enter_context(_locked(folder, fcntl.LOCK_SH, container.name))
+        with _told(container.limits_folder / CHANGING, container):
+            held.enter_context(_locked(container.limits_folder, fcntl.LOCK_EX, container.name))
         with _told(limits, container):
             file = os.open(limits, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         held.callback(os.close, file)
@@ -165,8 +166,8 @@ def changing(container: Limited) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(path: Path, kind: int, name: str) -> Iterator[None]:
-    lock = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _locked(folder: Path, kind: int, name: str) -> Iterator[None]:
+    lock = _open_lock(folder)
     try:
         if not lock_in_time(lock, kind, _PATIENCE_S):
             raise StateError(f"the limits of {name} are being changed by another command; try again")
@@ -175,13 +176,17 @@ def _locked(path: Path, kind: int, name: str) -> Iterator[None]:
         os.close(lock)
 
 
+def _open_lock(folder: Path) -> int:
+    """A folder of an older version has none yet: its owner makes it."""
+    is_own = folder.lstat().st_uid == os.geteuid()
+    return open_lock(folder / CHANGING, flags=os.O_CREAT if is_own else 0)
+
+
 def is_being_changed(container: Limited) -> bool:
     """Whether somebody is about to change the limits of a container, or to take its GPUs. Raises nothing."""
     try:
         with suppress(FileNotFoundError):
-            lock = os.open(
-                container.limits_folder / "owner", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-            )
+            lock = _open_lock(container.limits_folder)
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             finally:

@@ -43,7 +43,13 @@ def members(found: Sequence[Slice], proc: Path = Path("/proc")) -> dict[str, lis
 
 
 def _by_file(found: Sequence[Slice]) -> dict[Place, str]:
-    return {file: each.id for each in found if (file := place_of(each.usage))}
+    return {file: each.id for each in found if (file := usage_place(each.folder))}
+
+
+def usage_place(folder: Path) -> Place | None:
+    """Return where the usage file of a state folder lies, which users who may not open that can tell, too."""
+    place = place_of(folder)
+    return None if place is None else Place(place.device, f"{place.path.rstrip('/')}{_USAGE}")
 
 
 def _slice_of(process: Path, by_file: Mapping[Place, str]) -> str | None:

@@ -4,8 +4,9 @@
     <root>/slices/.<name>-*  one that is being made or removed
 
 A slice appears and disappears by a rename, so that there is never half of one; what a killed command leaves has a dot
-before its name. A program that joins a slice holds a shared flock of its folder until it can be seen to have joined,
-and a command that removes the slice an exclusive one.
+before its name. Commands that change or remove a slice keep each other out by its lock, which only its owner can open.
+What joins it has no lock, since all its users would have it: it looks again once it can be seen to have joined, and
+a command that removes the slice says so in the owner file before it looks for what has joined. So one sees the other.
 """
 
 import errno
@@ -14,7 +15,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,17 +23,21 @@ from vgpurun.errors import SliceError, StateError
 from vgpurun.limits import limits_file
 from vgpurun.limits.model import quotas_from_json, quotas_to_json
 from vgpurun.limits.quota import Quota
-from vgpurun.storage import state, tenants
+from vgpurun.storage import holders, state, tenants
+from vgpurun.storage.holders import LOCK, open_folder_lock
+from vgpurun.util.access_list import let_through
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.locking import is_at, lock_in_time
 from vgpurun.util.row import Row
-from vgpurun.util.users import current_user, groups_of
+from vgpurun.util.users import current_user, gid_of, groups_of, uid_of
 
 if TYPE_CHECKING:
     from vgpurun.limits.model import DeviceQuota
 
 ALL_USERS = "all"
-_CHANGE_TAKES_S = 60.0  # at the very most: a change waits for its turn among the launches
+_REMOVED_BY = "removed_by"  # in the owner file
+_REMOVAL_TAKES_S = 60.0  # at the very most: an engine that is busy answers late
+_RETRY_S = 0.02
 
 
 class Slice(Row):
@@ -49,6 +54,8 @@ class Slice(Row):
     driver: str = "host"
     created_s: float = 0.0
     ends_s: float | None = None
+    inode: int = 0  # of its folder: another slice of that name has another
+    removed_by: object = None  # the command that is about to, as in holders.py
 
     @property
     def id(self) -> str:
@@ -68,6 +75,13 @@ class Slice(Row):
     def is_over(self, now_s: float) -> bool:
         """Ask whether its time has ended: then it reserves nothing more."""
         return self.ends_s is not None and self.ends_s <= now_s
+
+    def is_being_removed(self) -> bool:
+        """Ask whether a command is about to remove it."""
+        try:
+            return holders.is_any_alive(self.removed_by)
+        except PermissionError:
+            return True
 
     def may_use(self, user: str) -> bool:
         """Whether this user may start programs in it."""
@@ -109,6 +123,8 @@ def make(
     }
     folder = state.StateFolder.make(_hidden(place), files, owner, links=links, writer=writer)
     try:
+        if writer is None:
+            _let_in(folder.path, [str(owner["user"]), *users])
         _flush(folder.path)
         folder.path.rename(place)
     except OSError as error:
@@ -123,6 +139,21 @@ def make(
     if made is None:
         raise StateError(f"the slice {place} cannot be read again")
     return made
+
+
+def _let_in(folder: Path, users: Sequence[str]) -> None:
+    """Let the processes of these users count in a slice, and no others hold its slots. Raises OSError.
+
+    Containers have the usage file mounted and need nothing of it.
+    """
+    uids = {uid for name in users if not name.startswith("@") and (uid := uid_of(name))}
+    gids = {gid for name in users if name.startswith("@") and (gid := gid_of(name[1:])) is not None}
+    try:
+        let_through(folder / "run", uids, gids, is_open=ALL_USERS in users)
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:
+            raise
+        raise OSError(error.errno, "its file system has no access lists (ACLs) to let its users in") from None
 
 
 def there_is_one(name: str) -> SliceError:
@@ -161,43 +192,79 @@ def find(name: str) -> Slice:
 
 @contextmanager
 def joining(name: str) -> Iterator[Slice]:
-    """Yield a slice that is not removed meanwhile. Raises SliceError for one that is not there, or not the user's."""
-    with _locked(find(name), fcntl.LOCK_SH, _CHANGE_TAKES_S) as found:
-        user = current_user()
-        if os.geteuid() != 0 and not found.may_use(user):
-            raise SliceError(
-                f"slice {name} is not for user {user}, but for {', '.join([found.user, *found.users])}; root may "
-                f"change that: vgpurun slice update --users NAMES {name}"
-            )
-        if found.is_over(time.time()):
-            raise SliceError(f"the time of slice {name} is over; root makes a new one: vgpurun slice create --for TIME")
-        renew(found)
-        yield found
+    """Yield a slice; at the end what joins it is to be seen, and the slice is there still.
 
-
-def alone(found: Slice, patience_s: float = 5.0) -> AbstractContextManager[Slice]:
-    """Keep others from joining, changing or removing a slice; yields it as it is now.
-
-    Entering it raises SliceError when they do not get done, or have removed it.
+    Raises SliceError for one that is not there, or not the user's, also at the end.
     """
-    return _locked(found, fcntl.LOCK_EX, patience_s)
+    found = _settled(name)
+    user = current_user()
+    if os.geteuid() != 0 and not found.may_use(user):
+        raise SliceError(
+            f"slice {name} is not for user {user}, but for {', '.join([found.user, *found.users])}; root may "
+            f"change that: vgpurun slice update --users NAMES {name}"
+        )
+    if found.is_over(time.time()):
+        raise SliceError(f"the time of slice {name} is over; root makes a new one: vgpurun slice create --for TIME")
+    renew(found)
+    yield found
+    if not _is_there(found):
+        raise _removed(name)
+
+
+def _is_there(found: Slice) -> bool:
+    with suppress(SliceError):
+        return _settled(found.name).inode == found.inode
+    return False
+
+
+def _settled(name: str) -> Slice:
+    """Return a slice that nobody is about to remove. Raises SliceError."""
+    give_up_at = time.monotonic() + _REMOVAL_TAKES_S
+    while (found := find(name)).is_being_removed():
+        if time.monotonic() >= give_up_at:
+            raise SliceError(f"slice {name} is being removed; try again")
+        time.sleep(_RETRY_S)
+    return found
+
+
+def _removed(name: str) -> SliceError:
+    return SliceError(f"slice {name} has just been removed")
 
 
 @contextmanager
-def _locked(found: Slice, operation: int, patience_s: float) -> Iterator[Slice]:
+def alone(found: Slice, patience_s: float = 5.0) -> Iterator[Slice]:
+    """Keep others from changing or removing a slice; yields it as it is now.
+
+    Entering it raises SliceError when they do not get done, or have removed it.
+    """
     try:
-        lock = os.open(found.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = open_folder_lock(found.folder, os.O_CREAT)
     except OSError as error:
-        raise SliceError(f"slice {found.name} cannot be opened: {error.strerror}") from None
+        raise SliceError(f"slice {found.name} cannot be changed: {error.strerror}; only root may") from None
     try:
-        if not lock_in_time(lock, operation, patience_s):
-            raise SliceError(f"slice {found.name} is being joined or changed; try again")
+        if not lock_in_time(lock, fcntl.LOCK_EX, patience_s):
+            raise SliceError(f"slice {found.name} is being changed by another command; try again")
         now = _read(found.folder)
-        if now is None or not is_at(lock, found.folder):
-            raise SliceError(f"slice {found.name} has just been removed")
+        if now is None or not is_at(lock, found.folder / LOCK):
+            raise _removed(found.name)
         yield now
     finally:
         os.close(lock)
+
+
+@contextmanager
+def being_removed(found: Slice) -> Iterator[None]:
+    """Say to what would join a slice that it is about to go: what has joined can be seen from now on.
+
+    The caller is alone(). Raises StateError.
+    """
+    owner = state.read_owner(found.folder) or {}
+    _write_owner(found, {**owner, _REMOVED_BY: holders.record_of([os.getpid()])})
+    try:
+        yield
+    except BaseException:
+        _write_owner(found, owner)
+        raise
 
 
 def write_owner(
@@ -209,11 +276,24 @@ def write_owner(
         owner["quota"] = quotas_to_json(quotas)
     if users is not None:
         owner["users"] = list(users)
-    try:
+        with _refused(found):
+            if not state.is_of_one_user(found.folder):
+                _let_in(found.folder, [found.user, *users])
+    _write_owner(found, owner)
+    return _read(found.folder) or found
+
+
+def _write_owner(found: Slice, owner: Mapping[str, object]) -> None:
+    with _refused(found):
         state.write_owner(found.folder, owner)
+
+
+@contextmanager
+def _refused(found: Slice) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise StateError(f"{found.folder}: {error.strerror}; only root may change it") from None
-    return _read(found.folder) or found
 
 
 def remove(found: Slice) -> None:
@@ -246,7 +326,9 @@ def _read(folder: Path) -> Slice | None:
     owner = state.read_owner(folder)
     if owner is None or owner.get("slice") != folder.name:
         return None
-    quotas = None
+    quotas, inode = None, 0
+    with suppress(OSError):
+        inode = folder.stat().st_ino
     with suppress(OSError):
         quotas = limits_file.read_limits(folder / "etc" / "limits")
     return Slice(
@@ -258,6 +340,8 @@ def _read(folder: Path) -> Slice | None:
         driver=str(owner.get("driver", "host")),
         created_s=float(owner.get("created_s", 0)),
         ends_s=state.ends_s(owner),
+        inode=inode,
+        removed_by=owner.get(_REMOVED_BY),
     )
 
 

@@ -1,10 +1,12 @@
 """The state folders: one for each container or local process, with its limits and its usage.
 
-    <root>/containers/<name>/        0755  the folder; its flock is held while it is being made, or by a local process
+    <root>/containers/<name>/        0755  the folder; 0700 while it is being made
+                            lock     0600  held while the folder is being made, or by a local process (holders.py)
+                            changing 0600  held while the limits are being changed (limits/update.py)
                             owner    JSON  which process, or container of which engine, it belongs to; what it was given
                             etc/           read-only in the container: limits, ld.so.preload
-                            run/           usage, 0666: written by the container's processes, which cannot remove it;
-                                           0644 where they are all of one user
+                            run/     0700  usage, 0666: written by the container's processes, by a mount. Whoever could
+                                           open it could lock its slots. 0755 and 0600 where one user's write it alone
     <root>/slices/<name>/                  the same for what joins a slice, which has the limits and usage of all
 
 <root> is VGPURUN_STATE_DIR, else /var/lib/vgpurun for root, else vgpurun in the XDG state home. A folder whose lock is
@@ -17,7 +19,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from ctypes import sizeof
 from pathlib import Path
@@ -25,19 +27,22 @@ from typing import Any
 
 from vgpurun import abi
 from vgpurun.errors import StateError
-from vgpurun.storage import tenants
+from vgpurun.storage import holders, tenants
+from vgpurun.storage.holders import open_folder_lock
 from vgpurun.storage.shared_file import has_live_processes, read_regular
 from vgpurun.storage.tenants import make_lock_dir as make_lock_dir
 from vgpurun.storage.unchanged import Unchanged
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.locking import is_at, lock_in_time
+from vgpurun.util.process_identity import identify
 
+CHANGING = "changing"
+_OF_ONE_USER = 0o600  # the mode of a usage file that one user's processes alone write
 SLICES = "slices"  # the folder of all slices, in the root
 ROOT_FOLDER = Path("/var/lib/vgpurun")
 _PATIENCE_S = 30.0
 _MOST_TIME_S = 253402300800  # the year 10000, which no calendar here has
 _MOST_OWNER_BYTES = 16 << 20  # several times what a command line may have, which is the longest thing in it
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def root_folder() -> Path:
@@ -59,9 +64,10 @@ def new_folder_path(name: str | None = None) -> Path:
 class StateFolder:
     """A state folder that this process has made. As long as it is open nobody sweeps it."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: int, owner: Mapping[str, Any]) -> None:
         self.path = path
         self._lock = lock
+        self._owner = {**owner, holders.RECORD: holders.record_of([os.getpid()])}
 
     @classmethod
     def make(
@@ -85,9 +91,9 @@ class StateFolder:
             raise StateError(
                 f"cannot make the state folder {path}: {error.strerror}; set VGPURUN_STATE_DIR to a folder of yours"
             ) from None
-        folder = cls(path, lock)
+        folder = cls(path, lock, owner)
         try:
-            folder._fill(files, owner, has_usage, links)
+            folder._fill(files, has_usage, links)
             if writer is not None:
                 folder._give_usage_to(writer)
         except OSError as error:
@@ -95,21 +101,21 @@ class StateFolder:
             raise StateError(f"cannot write the state folder {path}: {error.strerror}") from None
         return folder
 
-    def _fill(
-        self, files: Mapping[str, bytes], owner: Mapping[str, Any], has_usage: bool, links: Mapping[str, str]
-    ) -> None:
-        self.path.chmod(0o755)  # whatever the umask is: any user of the container must get through
+    def _fill(self, files: Mapping[str, bytes], has_usage: bool, links: Mapping[str, str]) -> None:
+        """Modes are set whatever the umask is: any user of the container must get through."""
         folders = filter(None, (os.path.dirname(link) for link in links))  # noqa: PTH120
         for name in dict.fromkeys(("etc", "run", *folders)):
             (self.path / name).mkdir()
-            (self.path / name).chmod(0o755)
+            (self.path / name).chmod(0o700 if name == "run" else 0o755)
         for link, target in links.items():
             (self.path / link).symlink_to(target)
         if has_usage:
             self._make_usage_file()
-        for name, content in {**files, "owner": json.dumps(owner).encode()}.items():
+        for name, content in {**files, "owner": json.dumps(self._owner).encode()}.items():
             (self.path / name).write_bytes(content)
             (self.path / name).chmod(0o644)
+        (self.path / CHANGING).touch(0o600)
+        self.path.chmod(0o755)
 
     def _make_usage_file(self) -> None:
         """Made here, at its full size, so that nobody can replace it, and no full disk is met later."""
@@ -122,15 +128,22 @@ class StateFolder:
 
     def _give_usage_to(self, user: int) -> None:
         usage = self.path / "run" / "usage"
-        usage.chmod(0o644)
+        usage.chmod(_OF_ONE_USER)
         os.chown(usage, user, -1)
+        usage.parent.chmod(0o755)
 
-    def give_to(self, container: str, owner: Mapping[str, Any]) -> None:
+    def give_to(self, container: str) -> None:
         """Write down the id of the container that this is of: from now on it is no other's. Raises StateError."""
+        self._owner["container"] = container
         try:
-            write_owner(self.path, {**owner, "container": container}, is_flushed=False)  # a start waits for no disk
+            write_owner(self.path, self._owner, is_flushed=False)  # a start waits for no disk
         except OSError as error:
             raise StateError(f"cannot write the state folder {self.path}: {error.strerror}") from None
+
+    def note_holders(self, pids: Iterable[int]) -> None:
+        """Write down for other users which processes hold the folder. Raises OSError."""
+        self._owner[holders.RECORD] = holders.record_of(pids)
+        write_owner(self.path, self._owner, is_flushed=False)
 
     @property
     def lock(self) -> int:
@@ -148,6 +161,11 @@ class StateFolder:
         tenants.remove(self.path)
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()
+
+
+def is_of_one_user(folder: Path) -> bool:
+    """Whether the processes of one user alone count in a state folder. Raises OSError."""
+    return stat.S_IMODE((folder / "run" / "usage").stat().st_mode) == _OF_ONE_USER
 
 
 def read_owner(folder: Path) -> dict[str, Any] | None:
@@ -196,21 +214,26 @@ def folders(roots: Sequence[Path] | None = None) -> Iterator[Path]:
 def is_held(folder: Path) -> bool:
     """Ask whether a process holds the folder: one that makes it, or a local process that runs under its limits.
 
-    Raises PermissionError where this user may not look.
+    Raises PermissionError where that cannot be told from here.
     """
     try:
-        lock = os.open(folder, _OPEN_FOLDER)
+        lock = open_folder_lock(folder)
     except PermissionError:
-        raise
+        return holders.is_any_alive((read_owner(folder) or {}).get(holders.RECORD))
+    except FileNotFoundError:
+        return _is_held_as_before(folder)
     except OSError:
-        return False  # gone
+        return False  # something else is in its place
     try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: all that ask at the same time get the same answer
-    except OSError:
-        return True
+        return holders.is_locked(lock)
     finally:
         os.close(lock)
-    return False
+
+
+def _is_held_as_before(folder: Path) -> bool:
+    """Ask the same of a folder that is gone, or of an older version, whose owner file has a PID alone."""
+    pid = (read_owner(folder) or {}).get("pid")
+    return isinstance(pid, int) and identify(pid) is not None
 
 
 def free_folders() -> dict[Path, dict[str, Any] | None]:
@@ -253,8 +276,17 @@ def sweep(
 
 
 def is_alive(folder: Path) -> bool:
-    """Whether a process holds the folder of a local process, or uses a GPU under its limits."""
-    return _may_be_held(folder) or has_live_processes(folder / "run" / "usage")
+    """Whether a process holds the folder of a local process, or uses a GPU under its limits.
+
+    Another user's is told by its holders alone, which `vgpurun local` writes down anew when it ends before others.
+    """
+    return _may_be_held(folder) or (_is_own(folder) and has_live_processes(folder / "run" / "usage"))
+
+
+def _is_own(folder: Path) -> bool:
+    with suppress(OSError):
+        return os.geteuid() in (0, folder.lstat().st_uid)
+    return False
 
 
 def _may_be_held(folder: Path) -> bool:
@@ -270,12 +302,13 @@ def remove_free(folder: Path, owner: Mapping[str, Any] | None) -> bool:
     Its maker may not have locked it yet, and makes it anew then.
     """
     try:
-        lock = os.open(folder, _OPEN_FOLDER)
+        lock = open_folder_lock(folder, os.O_CREAT)
     except OSError:
         return False
     try:
         # A process that only asks whether it is held has it for a moment.
-        if not lock_in_time(lock, fcntl.LOCK_EX, 0.2) or not is_at(lock, folder) or read_owner(folder) != owner:
+        is_had = lock_in_time(lock, fcntl.LOCK_EX, 0.2)
+        if not is_had or not is_at(lock, folder / holders.LOCK) or read_owner(folder) != owner:
             return False
         (folder / "owner").unlink(missing_ok=True)  # without it nobody takes it for a process that runs
         tenants.remove(folder)
@@ -298,18 +331,18 @@ def size_bytes(folder: Path) -> int:
 
 
 def _make_locked(path: Path) -> int:
-    """Make a folder and return the file that holds its lock. Raises OSError, and StateError."""
+    """Make a folder that nobody else can look into, and return the file that holds it. Raises OSError, StateError."""
     while True:
-        path.mkdir(mode=0o755)
+        path.mkdir(mode=0o700)
         try:
-            lock = os.open(path, _OPEN_FOLDER)
+            lock = open_folder_lock(path, os.O_CREAT)
         except FileNotFoundError:  # swept before it was locked
             continue
-        is_locked = lock_in_time(lock, fcntl.LOCK_EX, _PATIENCE_S)
-        if is_locked and is_at(lock, path):
+        is_had = lock_in_time(lock, fcntl.LOCK_EX, _PATIENCE_S)
+        if is_had and is_at(lock, path / holders.LOCK):
             return lock
         os.close(lock)
-        if not is_locked:
+        if not is_had:
             raise StateError(f"{path} is held by another process; try again")
 
 

@@ -1,4 +1,8 @@
-"""Locks that the kernel drops with their process, and that nobody waits for without end."""
+"""Locks that the kernel drops with their process, and that nobody waits for without end.
+
+Whoever can open a file for reading can lock it, and hold up all that wait. So each lock is in a file that only its
+owner, and root, can open.
+"""
 
 import fcntl
 import os
@@ -18,12 +22,12 @@ def alone_in(
     patience_s: float,
     failed: Callable[[str], Exception],
     make: Callable[[Path], object],
-    name: str = "",
+    name: str = ".lock",
 ) -> Iterator[None]:
     """Keep others that do the same out of a folder until this ends: processes, and threads of this one.
 
-    `make` makes the folder where it is missing. The lock is on the folder, or on the file `name` in it. Raises what
-    `failed` returns for one line that says what is wrong, also where another has the folder for all of `patience_s`.
+    `make` makes the folder where it is missing. The lock is on the file `name` in it. Raises what `failed` returns for
+    one line that says what is wrong, also where another has the folder for all of `patience_s`.
     """
     with opened(folder, failed, make, name) as lock:
         if not lock_in_time(lock, fcntl.LOCK_EX, patience_s):
@@ -34,20 +38,31 @@ def alone_in(
 
 @contextmanager
 def opened(
-    folder: Path, failed: Callable[[str], Exception], make: Callable[[Path], object], name: str = ""
+    folder: Path, failed: Callable[[str], Exception], make: Callable[[Path], object], name: str
 ) -> Iterator[int]:
     """Yield the open file that a lock as above is on; what is locked by it is free at the end."""
     path = folder / name
-    kind = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW if name else os.O_RDONLY | os.O_DIRECTORY
     try:
         make(folder)
-        lock = os.open(path, kind | os.O_CLOEXEC, 0o600)
+        lock = open_lock(path)
     except OSError as error:
         raise failed(f"cannot use {path}: {error.strerror}") from None
     try:
         yield lock
     finally:
         os.close(lock)
+
+
+def open_lock(path: Path | str, folder: int | None = None, flags: int = os.O_CREAT) -> int:
+    """Open a file that locks are on, made first if need be; `folder` is what the path begins at. Raises OSError.
+
+    Only its owner can open it. One that more could is of an older version, and is closed to them.
+    """
+    file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o600, dir_fd=folder)
+    status = os.fstat(file)
+    if status.st_mode & 0o077 and status.st_uid == os.geteuid():
+        os.fchmod(file, 0o600)
+    return file
 
 
 def lock_in_time(file: int, operation: int, patience_s: float) -> bool:

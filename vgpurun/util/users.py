@@ -32,6 +32,20 @@ def groups_of(name: str) -> frozenset[str]:
     return frozenset(group for number in numbers if (group := _group_name(number)) is not None)
 
 
+def uid_of(name: str) -> int | None:
+    """Return the number of a user by its name, or by the number itself; None for one that this host does not know."""
+    with suppress(KeyError):
+        return pwd.getpwnam(name).pw_uid
+    return int(name) if name.isdecimal() else None
+
+
+def gid_of(name: str) -> int | None:
+    """Return the number of a group by its name, or None for one that this host does not know."""
+    with suppress(KeyError):
+        return grp.getgrnam(name).gr_gid
+    return None
+
+
 def is_user(name: str) -> bool:
     """Whether this host knows a user of that name."""
     with suppress(KeyError):
@@ -41,9 +55,7 @@ def is_user(name: str) -> bool:
 
 def is_group(name: str) -> bool:
     """Whether this host knows a group of that name."""
-    with suppress(KeyError):
-        return bool(grp.getgrnam(name))
-    return False
+    return gid_of(name) is not None
 
 
 def _group_name(number: int) -> str | None:

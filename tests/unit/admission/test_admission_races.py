@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -192,21 +192,20 @@ def test_who_holds_a_change_up_does_so_for_a_time(container: Container, monkeypa
         pytest.raises(StateError, match="limits of holder are being changed by another command"),
     ):
         update.set_paused(container, True)
-    assert json.loads((container.limits_folder / "owner").read_text()) == {"engine": "engine"}
 
 
 @pytest.mark.timeout(10)
-def test_a_pipe_in_the_place_of_the_owner_file_holds_no_change_up(container: Container) -> None:
+def test_a_pipe_in_the_place_of_its_lock_holds_no_change_up(container: Container) -> None:
     """The folder may be another user's than who makes the change, say root."""
-    (container.limits_folder / "owner").unlink()
-    os.mkfifo(container.limits_folder / "owner")
+    (container.limits_folder / "changing").unlink()
+    os.mkfifo(container.limits_folder / "changing", 0o600)
     update.set_paused(container, True)
     assert limits_of(container).paused
 
 
 def test_a_folder_that_is_gone_has_a_way_out(container: Container) -> None:
-    (container.limits_folder / "owner").unlink()
-    with pytest.raises(StateError, match="owner is gone; remove holder, and run its image again"):
+    shutil.rmtree(container.limits_folder)
+    with pytest.raises(StateError, match="changing is gone; remove holder, and run its image again"):
         update.set_paused(container, True)
 
 

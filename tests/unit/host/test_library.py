@@ -177,11 +177,12 @@ def test_who_holds_the_build_folder_is_named_and_does_not_matter_once_it_is_dead
     monkeypatch.setattr(library, "sources", lambda: sources)
     monkeypatch.setattr(library, "build_folder", lambda: tmp_path / "build")
     monkeypatch.setattr(library, "_BUILD_TAKES_S", 0.3)
-    with held_by_process(tmp_path / "build") as holder:
+    (tmp_path / "build" / ".lock").touch(0o600)
+    with held_by_process(tmp_path / "build" / ".lock") as holder:
         assert cli.main(["build"]) == 125
         (line,) = capfd.readouterr().err.splitlines()
         assert line.startswith(
-            f"vgpurun: {tmp_path}/build has not been free for 0 s, and is held by process {holder.pid}"
+            f"vgpurun: {tmp_path}/build/.lock has not been free for 0 s, and is held by process {holder.pid}"
         )
         threading.Timer(0.3, holder.kill).start()
         monkeypatch.setattr(library, "_BUILD_TAKES_S", 30)

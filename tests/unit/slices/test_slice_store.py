@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,16 +104,45 @@ def test_who_may_join(monkeypatch: pytest.MonkeyPatch, user: str, users: list[st
     assert joining.look().joined is not None, "root may"
 
 
-def test_while_one_joins_nobody_removes_it() -> None:
+def test_what_joins_while_it_is_removed_sees_that() -> None:
     made = make()
-    with Joining("alice", GPUS).granted() as placement:
+    with pytest.raises(SliceError, match="just been removed"), Joining("alice", GPUS).granted() as placement:  # noqa: PT012
         assert placement.joined == plan.Joined(made.folder, QUOTAS)
-        with pytest.raises(SliceError, match="being joined"), store.alone(made, patience_s=0.1):
-            pass
-    with store.alone(made, patience_s=0.1):
-        store.remove(made)
-    with pytest.raises(SliceError, match=r"cannot be opened|just been removed"), store.alone(made):
+        with store.alone(made):
+            store.remove(made)
+    with pytest.raises(SliceError, match="cannot be changed"), store.alone(made):
         pass
+
+
+def test_what_joins_while_its_removal_is_refused_waits_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make()
+    refused = threading.Event()
+
+    def join() -> None:
+        with Joining("alice", GPUS).granted():
+            assert refused.is_set()
+
+    with ThreadPoolExecutor() as pool:
+        with store.alone(made), suppress(KeyError), store.being_removed(made):
+            joined = pool.submit(join)
+            time.sleep(0.2)
+            refused.set()
+            raise KeyError
+        joined.result(20)
+    monkeypatch.setattr(store, "_REMOVAL_TAKES_S", 0.1)
+    with store.being_removed(made), pytest.raises(SliceError, match="is being removed"), store.joining("alice"):
+        pass
+
+
+def test_a_removal_that_was_killed_holds_up_no_joiner() -> None:
+    made = make()
+    pid = os.fork()
+    if not pid:
+        with store.being_removed(made):
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert (state.read_owner(made.folder) or {})["removed_by"]
+    assert Joining("alice", GPUS).look().joined is not None
 
 
 def test_a_slice_that_was_made_anew_since_it_was_found_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,22 +151,20 @@ def test_a_slice_that_was_made_anew_since_it_was_found_is_another_one(monkeypatc
 
     def make_anew_before(*arguments: Any) -> bool:
         monkeypatch.setattr(store, "lock_in_time", lock_in_time)
-        store.remove(found)
-        make()
+        make_anew()
         return lock_in_time(*arguments)
 
-    for use in (lambda: store.alone(found), lambda: store.joining("alice")):
-        monkeypatch.setattr(store, "lock_in_time", make_anew_before)
-        with pytest.raises(SliceError, match="just been removed"), use():
-            pass
-    assert [each.name for each in store.slices()] == ["alice"]
+    def make_anew() -> None:
+        found.folder.rename(found.folder.with_name("aside"))  # so that its number is not given to the new one
+        make()
 
-
-def test_who_holds_a_slice_holds_up_no_joiner_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everybody may open a slice's folder, and so lock it."""
-    monkeypatch.setattr(store, "_CHANGE_TAKES_S", 0.1)
-    with store.alone(make()), pytest.raises(SliceError, match="being joined or changed"), store.joining("alice"):
+    monkeypatch.setattr(store, "lock_in_time", make_anew_before)
+    with pytest.raises(SliceError, match="just been removed"), store.alone(found):
         pass
+    shutil.rmtree(found.folder.with_name("aside"))
+    with pytest.raises(SliceError, match="just been removed"), store.joining("alice"):
+        make_anew()
+    assert [each.name for each in store.slices()] == ["alice"]
 
 
 def test_a_slice_of_a_gpu_that_is_gone_says_so() -> None:

@@ -34,6 +34,12 @@ def make(engine: str | None = "engine", name: str = "x") -> StateFolder:
     return StateFolder.make(state.new_folder_path(name), FILES, {"engine": engine})
 
 
+def owner_of(folder: Path) -> dict[str, Any]:
+    """Return what a launch has written down, without its process."""
+    owner = state.read_owner(folder) or {}
+    return {key: value for key, value in owner.items() if key != "holders"}
+
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -60,12 +66,13 @@ def test_modes_do_not_depend_on_the_umask(umask: int, root_folder: Path) -> None
         os.umask(before)
     assert [mode(path) for path in (root_folder, root_folder / "containers", folder.path)] == [0o755] * 3
     assert mode(folder.path / "etc") == 0o755
-    assert mode(folder.path / "run") == 0o755
-    assert mode(folder.path / "run" / "usage") == 0o666
+    assert mode(folder.path / "run") == 0o700, "whoever could open the usage file could lock its slots"
+    assert mode(folder.path / "run" / "usage") == 0o666, "in a container, where it is mounted"
+    assert mode(folder.path / "lock") == mode(folder.path / "changing") == 0o600
     assert (folder.path / "run" / "usage").read_bytes() == bytes(sizeof(abi.Usage))
     assert mode(folder.path / "etc/limits") == 0o644
     assert (folder.path / "etc/ld.so.preload").read_bytes() == b"library\n"
-    assert state.read_owner(folder.path) == {"engine": "engine"}
+    assert owner_of(folder.path) == {"engine": "engine"}
 
 
 def test_names_never_clash() -> None:
@@ -141,7 +148,7 @@ def test_a_folder_that_is_swept_before_its_maker_has_locked_it_is_made_anew(
     folder = make(engine=None)
     assert [path for path, _ in swept] == [folder.path]
     state.sweep()
-    assert state.read_owner(folder.path) == {"engine": None}, "it is held now"
+    assert owner_of(folder.path) == {"engine": None}, "it is held now"
 
 
 def test_a_folder_of_a_container_that_was_made_after_the_engines_answer_is_not_swept(
@@ -153,12 +160,13 @@ def test_a_folder_of_a_container_that_was_made_after_the_engines_answer_is_not_s
     make().close()  # of a container that is gone
 
     def answer() -> tuple[str, set[str]]:
+        (path / "lock").unlink(missing_ok=True)
         path.rmdir()
         StateFolder.make(path, FILES, {"engine": "engine"}).close()
         return "engine", set()
 
     assert len(state.sweep(answer)) == 1
-    assert state.read_owner(path) == {"engine": "engine"}
+    assert owner_of(path) == {"engine": "engine"}
 
 
 @pytest.mark.timeout(10)

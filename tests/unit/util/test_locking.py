@@ -15,14 +15,15 @@ from vgpurun.errors import StateError
 from vgpurun.util.locking import alone_in, holder_of, show_holder
 
 
-def alone(folder: Path, patience_s: float = 30, name: str = "") -> AbstractContextManager[None]:
+def alone(folder: Path, patience_s: float = 30, name: str = ".lock") -> AbstractContextManager[None]:
     return alone_in(folder, patience_s, StateError, lambda path: path.mkdir(exist_ok=True), name)
 
 
-@pytest.mark.parametrize("name", ["", ".lock"])
+@pytest.mark.parametrize("name", [".lock", "another"])
 def test_who_holds_it_is_named_when_the_wait_is_over(tmp_path: Path, name: str) -> None:
     with alone(tmp_path / "folder", name=name):
         pass  # both are made
+    assert (tmp_path / "folder" / name).stat().st_mode & 0o777 == 0o600, "nobody else can open it, and so lock it"
     with held_by_process(tmp_path / "folder" / name) as holder:
         began = time.monotonic()
         with pytest.raises(StateError) as refused, alone(tmp_path / "folder", 0.4, name):
@@ -38,7 +39,8 @@ def test_who_holds_it_is_named_when_the_wait_is_over(tmp_path: Path, name: str) 
 
 
 def test_it_is_had_when_the_holder_dies_while_others_wait(tmp_path: Path) -> None:
-    with held_by_process(tmp_path) as holder:
+    (tmp_path / ".lock").touch(0o600)
+    with held_by_process(tmp_path / ".lock") as holder:
         threading.Timer(0.3, holder.kill).start()
         with alone(tmp_path):
             assert holder.wait(20) < 0
@@ -74,14 +76,21 @@ def test_after_an_error_it_is_free(tmp_path: Path) -> None:
 def test_what_cannot_be_made_or_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder, name, path, words in (
-        (tmp_path / "no" / "folder", "", tmp_path / "no" / "folder", "No such file or directory"),
-        (tmp_path / "file", "", tmp_path / "file", "File exists"),
+        (tmp_path / "no" / "folder", "", tmp_path / "no" / "folder" / ".lock", "No such file or directory"),
+        (tmp_path / "file", "", tmp_path / "file" / ".lock", "File exists"),
         (tmp_path, "link", tmp_path / "link", "Too many levels of symbolic links"),
     ):
         if name:
             path.symlink_to("file")
-        with pytest.raises(StateError, match=f"^cannot use {path}: {words}$"), alone(folder, 0, name):
+        with pytest.raises(StateError, match=f"^cannot use {path}: {words}$"), alone(folder, 0, name or ".lock"):
             pass
+
+
+def test_a_lock_file_that_others_could_open_is_closed_to_them(tmp_path: Path) -> None:
+    """As one of an older version."""
+    (tmp_path / ".lock").touch(0o644)
+    with alone(tmp_path):
+        assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_holder_that_the_kernel_does_not_tell(tmp_path: Path) -> None:

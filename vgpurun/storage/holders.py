@@ -1,0 +1,79 @@
+"""Which processes hold a state folder: the one that makes it, and those of a local process.
+
+For its owner and root a lock says so, which processes inherit, on a file that nobody else can open. Other users could
+hold any lock that they can see: so a record in the owner file names the processes to them, and they ask the kernel.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from vgpurun.util.locking import open_lock
+from vgpurun.util.process_identity import ProcessIdentity, identify
+
+LOCK = "lock"
+RECORD = "holders"  # in the owner file
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PROC = Path("/proc")
+
+
+def open_folder_lock(folder: Path, flags: int = 0) -> int:
+    """Open the lock of a state folder. Raises OSError, PermissionError where it is another user's."""
+    place = os.open(folder, _OPEN_FOLDER)
+    try:
+        return open_lock(LOCK, place, flags)
+    finally:
+        os.close(place)
+
+
+def is_locked(lock: int) -> bool:
+    """Ask whether a process has the lock, by a file opened for that. All that ask at once get the same answer."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
+
+
+def record_of(pids: Iterable[int]) -> dict[str, object]:
+    """Return what an owner file says of these processes; those that have ended are left out."""
+    found = [each for pid in pids if (each := identify(pid)) is not None]
+    return {"pid_namespace": pid_namespace(), "processes": [each._asdict() for each in found]}
+
+
+def is_any_alive(record: object) -> bool:
+    """Ask whether a process of a record lives. Raises PermissionError for those of another PID namespace."""
+    if not isinstance(record, Mapping):
+        return False
+    if record.get("pid_namespace") != pid_namespace():
+        raise PermissionError("these processes cannot be seen from here")
+    return any(each.is_alive() for each in _processes_in(record))
+
+
+def _processes_in(record: Mapping[str, Any]) -> Iterable[ProcessIdentity]:
+    named = record.get("processes")
+    for each in named if isinstance(named, list) else ():
+        with suppress(KeyError, TypeError, ValueError):
+            yield ProcessIdentity(int(each["pid"]), int(each["started_ticks"]), str(each["boot_id"]))
+
+
+def pid_namespace() -> int:
+    """Return the kernel's number of this process's PID namespace."""
+    return os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116
+
+
+def with_file(status: os.stat_result) -> set[int]:
+    """Return the processes that have a file open, as far as this user may look. Raises nothing."""
+    return {int(each.name) for each in _PROC.iterdir() if each.name.isdecimal() and _has_open(each, status)}
+
+
+def _has_open(process: Path, status: os.stat_result) -> bool:
+    with suppress(OSError), os.scandir(process / "fd") as files:
+        for file in files:
+            with suppress(OSError):
+                if os.path.samestat(file.stat(), status):
+                    return True
+    return False
