@@ -198,7 +198,8 @@ def test_smi_and_ps_show_the_slice_and_its_containers(cli: Cli, debian: str, fol
         assert [each["name"] for each in shown["slices"]] == ["slice shown"]
         assert {each["slice"] for each in (*shown["containers"], *shown["processes"])} == {"shown"}
         listed = cli("ps", *SIM, "--filter", "slice=shown", "--format", "{{.Names}} {{.Memory}} of {{.MemoryLimit}}")
-        assert set(listed.stdout.splitlines()) == {"one 518 MiB of 4 GiB", "idle 0 bytes of 4 GiB"}
+        local = f"process {process.pid} 0 bytes of 4 GiB"
+        assert set(listed.stdout.splitlines()) == {"one 518 MiB of 4 GiB", "idle 0 bytes of 4 GiB", local}
         table = cli("slice", "ls", *SIM).stdout.splitlines()
         assert table[1].split()[:6] == ["shown", "0", "518", "MiB", "/", "4"]
         process.terminate()  # which its child is told

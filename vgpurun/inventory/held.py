@@ -1,4 +1,4 @@
-"""What one holder's programs hold of the GPUs by the driver's word, which none of them can write."""
+"""The memory that the programs of one holder have on the GPUs by the driver's word, which none of them can write."""
 
 from collections.abc import Sequence
 
