@@ -244,6 +244,37 @@ static void check_lowered_limit(void) {
   CHECK(RESERVES(a, 0, 1, LEDGER_BLOCK_BYTES + 2), "the last byte");
 }
 
+/* A process starts among many: it reads each slot once for all of them together, and asks whether a process lives only
+ * where that decides. */
+#define MANY 1000
+
+static uint64_t by_driver(const void *held_bytes, uint32_t pid) {
+  return ((const uint64_t *)held_bytes)[pid];
+}
+
+static void check_many(void) {
+  static uint64_t held_bytes[MANY];
+  start_over();
+  struct ledger ledger = ledger_of(MANY - 1);
+  for (uint32_t i = 0; i < MANY - 1; i++) {
+    usage.processes[i].pid = i;
+    usage.processes[i].devices[0].counted_bytes = held_bytes[i] = 10 * UNIT;
+  }
+  held_bytes[5] = 13 * UNIT;
+  held_bytes[7] = 14 * UNIT;
+  usage.processes[8].pid_namespace = 1;
+  held_bytes[8] = 15 * UNIT;
+  dead[7] = dead[9] = true;
+  calls = questions = 0;
+  CHECK(ledger_uncounted(&ledger, 0, by_driver, held_bytes) == 3 * UNIT, "of the living that it can name");
+  CHECK(calls <= MANY + 1 && questions == 2, "%d reads, %d questions", calls, questions);
+  calls = questions = 0;
+  CHECK(!ledger_uses_more_than(&ledger, 0, 9980 * UNIT), "no more than all show");
+  CHECK(calls <= MANY + 1 && questions == 0, "%d reads, %d questions", calls, questions);
+  CHECK(!ledger_uses_more_than(&ledger, 0, 9970 * UNIT), "the dead hold nothing");
+  CHECK(ledger_uses_more_than(&ledger, 0, 9970 * UNIT - 1), "the living do");
+}
+
 /* Where the others cannot be seen, or do not see this process, nothing is granted under a limit. */
 static void check_without_the_file(void) {
   start_over();
@@ -312,6 +343,7 @@ int main(int count, char **names) {
   CASE("small, of many") check_small_of_many();
   CASE("unreserved") check_unreserved();
   CASE("lowered limit") check_lowered_limit();
+  CASE("many") check_many();
   CASE("without the file") check_without_the_file();
   CASE("huge requests") check_huge_requests();
   CASE("concurrency") check_concurrency();

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from sandbox import Sandbox
@@ -165,6 +166,36 @@ def test_processes_of_different_pid_namespaces_share_the_limit(sandbox: Sandbox)
     assert first.stdout.readline() == second.stdout.readline() == "1\n"
     assert second.communicate("\n")[0] == "0\n", "2048 - 2 contexts of 518 - 1000"
     assert first.communicate("\n")[0] == "10\n", "the other one has ended"
+
+
+@pytest.mark.parametrize("children", [0, 40])
+def test_a_start_reads_the_slots_of_others_a_few_times(sandbox: Sandbox, children: int) -> None:
+    """What it reads of them does not depend on how many processes NVML lists beside it."""
+    machine = sandbox.folder / "sim.yaml"
+    machine.write_text(machine.read_text().replace("8192", "65536"))
+
+    def reads() -> int:
+        lines = Path("/proc/self/io").read_text().splitlines()
+        return int(dict(line.split(": ") for line in lines)["syscr"])
+
+    def program() -> None:
+        ready, say = os.pipe()
+        for _ in range(children):
+            if os.fork() == 0:
+                Driver().start()
+                os.write(say, b".")
+                os.read(0, 1)
+                os._exit(0)
+        for _ in range(children):
+            os.read(ready, 1)
+        before = reads()
+        started()
+        print(reads() - before)
+
+    process = sandbox.start_python(program, CUDA_DEVICE_MEMORY_LIMIT="64g")
+    assert process.stdout is not None
+    assert int(process.stdout.readline()) < 100 + 10 * children
+    process.communicate()
 
 
 def test_more_processes_than_there_is_room_for(sandbox: Sandbox) -> None:

@@ -24,18 +24,10 @@ HOT bool overhead_is_due(const struct device *device, int64_t max_age_ns) {
   return now_ns - corrected_ns >= max_age_ns;
 }
 
-static uint64_t uncounted_elsewhere(const struct device *device, int level, const struct nvml_processes *running) {
-  const struct ledger *ledger = process_ledger_at(level);
-  uint64_t sum = 0;
-  for (unsigned i = 0; i < running->count; i++) {
-    const nvmlProcessInfo_t *process = &running->list[i];
-    uint64_t held;
-    if (process->pid == (unsigned)getpid() || process->usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE ||
-        !ledger_held_elsewhere(ledger, device->number, process->pid, &held))
-      continue;
-    sum += process->usedGpuMemory > held ? process->usedGpuMemory - held : 0;
-  }
-  return sum;
+static uint64_t held_bytes(const void *running, uint32_t pid) {
+  uint64_t bytes;
+  nvml_processes_find(running, pid, &bytes);
+  return bytes;
 }
 
 /* Threads may do this at once: any of their answers will do. */
@@ -58,7 +50,7 @@ static COLD bool correct(struct device *device, enum ledger_cause cause, uint64_
   uint64_t bytes;
   bool listed = nvml_processes_find(&running, (unsigned)getpid(), &bytes);
   for (int level = 0; level < process_levels(); level++) {
-    uint64_t elsewhere_bytes = uncounted_elsewhere(device, level, &running);
+    uint64_t elsewhere_bytes = ledger_uncounted(process_ledger_at(level), device->number, held_bytes, &running);
     __atomic_store_n(&device->uncounted_elsewhere_bytes[level], elsewhere_bytes, __ATOMIC_RELAXED);
   }
   nvml_processes_done(&running);
@@ -109,13 +101,22 @@ static void check_is_listed(const struct device *device) {
       device->uuid);
 }
 
+/* A context's own bytes are known more exactly than the overhead while other threads allocate. */
+static bool is_less_than_contexts(const struct device *device) {
+  struct vgpu_device_usage own = {0};
+  if (device->number >= 0)
+    own = ledger_own_usage(process_ledger(), device->number);
+  return own.overhead_bytes < own.context_bytes;
+}
+
 void overhead_context_made(struct device *device, CUcontext context, uint64_t before_bytes) {
   check_is_listed(device);
   uint64_t now_bytes = overhead_uncounted(device).least_bytes;
   struct table_entry entry = {.key = (uintptr_t)context, .bytes = subtract_saturating(now_bytes, before_bytes)};
   if (device->number >= 0 && table_put(&contexts, entry))
     ledger_add_context(process_ledger(), device->number, entry.bytes);
-  overhead_correct(device, 0);
+  if (is_less_than_contexts(device))
+    overhead_correct(device, 0);
 }
 
 void overhead_context_ended(const struct device *device, CUcontext context) {

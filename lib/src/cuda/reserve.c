@@ -244,9 +244,8 @@ static bool is_over(const struct device *device) {
   bool is_served = limits_oversubscribe(device_limits(device)), over = false;
   for (int level = 0; level < process_levels(); level++) {
     struct limits limits = limits_left(device, level);
-    uint64_t used_bytes = device_used_bytes(device, level);
-    over |= used_bytes > limits.memory_bytes ||
-            (is_served && passes_virtual_limit(device, level, limits.virtual_bytes, used_bytes));
+    over |= device_uses_more_than(device, level, limits.memory_bytes) ||
+            (is_served && passes_virtual_limit(device, level, limits.virtual_bytes, device_used_bytes(device, level)));
   }
   return over;
 }
@@ -302,7 +301,7 @@ static CUresult make_room_for(struct measured_allocation *measured) {
 }
 
 bool measured_begin(struct measured_allocation *measured) {
-  if (measured->trials > 0 && !measured->is_undone)
+  if (!measured_is_to_be_made(measured))
     return false;
   measured->is_undone = false;
   if (measured->device != NULL) {

@@ -80,6 +80,11 @@ static inline struct measured_allocation measured_allocation(struct device *devi
   return (struct measured_allocation){.device = device, .room_bytes = ledger_driver_size(at_least_bytes)};
 }
 
+/* For the first time, or once more since it was undone? */
+static inline bool measured_is_to_be_made(const struct measured_allocation *measured) {
+  return measured->trials == 0 || measured->is_undone;
+}
+
 /* Is it to be made? After it was undone it is made once more if there is room for as much as it took: others that
  * were in its way may have been undone as well. */
 bool measured_begin(struct measured_allocation *measured);

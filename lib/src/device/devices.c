@@ -245,6 +245,10 @@ struct device_state *device_state(const struct device *device, int level) {
   return process_device_state(level, device->number);
 }
 
+bool device_uses_more_than(const struct device *device, int level, uint64_t bytes) {
+  return device->number >= 0 && ledger_uses_more_than(process_ledger_at(level), device->number, bytes);
+}
+
 uint64_t device_used_bytes(const struct device *device, int level) {
   return device->number < 0 ? 0 : ledger_used(process_ledger_at(level), device->number);
 }

@@ -74,6 +74,9 @@ bool device_limits_memory(const struct device *device);
 /* The state, at a level, of a device that has a number. */
 struct device_state *device_state(const struct device *device, int level);
 
+/* Do all processes of the level hold more on the device than that? */
+bool device_uses_more_than(const struct device *device, int level, uint64_t bytes);
+
 /* Bytes that all processes of the level hold on the device, and in memory of the host in its place. */
 uint64_t device_used_bytes(const struct device *device, int level);
 uint64_t device_host_bytes(const struct device *device, int level);

@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#define FEW                                                                                                            \
+  1024          /* as a usage file has slots: where room is lacking, the answer takes as long and has to be had again */
 #define TRIES 4 /* the list may grow between two questions */
 
 struct nvml_processes_room {
@@ -9,16 +11,20 @@ struct nvml_processes_room {
   nvmlProcessInfo_t list[];
 };
 
-/* A long list is asked for again and again: the room for it is kept, and the thread that asks takes it meanwhile. */
+/* The list is asked for again and again: the room for it is kept, and the thread that asks takes it meanwhile. */
 static struct nvml_processes_room *spare;
 
 static void keep(struct nvml_processes_room *room) {
   free(__atomic_exchange_n(&spare, room, __ATOMIC_ACQ_REL));
 }
 
-static struct nvml_processes_room *room_for(unsigned count) {
-  unsigned size = count + count / 4 + NVML_PROCESSES_FEW;
-  struct nvml_processes_room *room = malloc(sizeof *room + size * sizeof room->list[0]);
+/* Yields room for some more: what there was, if it is enough. */
+static struct nvml_processes_room *with_room_for(unsigned count, struct nvml_processes_room *room) {
+  unsigned size = count + count / 4 + FEW;
+  if (room != NULL && room->size > count)
+    return room;
+  free(room);
+  room = malloc(sizeof *room + size * sizeof room->list[0]);
   if (room != NULL)
     room->size = size;
   return room;
@@ -42,24 +48,28 @@ static nvmlReturn_t (*const asks[])(nvmlDevice_t, unsigned *, nvmlProcessInfo_t 
     [NVML_MPS_PROCESSES] = ask_MPSCompute,
 };
 
+static int compare_pids(const void *one, const void *other) {
+  unsigned a = ((const nvmlProcessInfo_t *)one)->pid, b = ((const nvmlProcessInfo_t *)other)->pid;
+  return (a > b) - (a < b);
+}
+
 bool nvml_processes_ask(enum nvml_processes_kind kind, nvmlDevice_t handle, struct nvml_processes *running) {
-  running->room = __atomic_exchange_n(&spare, NULL, __ATOMIC_ACQ_REL);
-  for (int i = 0; i < TRIES; i++) {
-    nvmlProcessInfo_t *list = running->room == NULL ? running->few : running->room->list;
-    running->count = running->room == NULL ? NVML_PROCESSES_FEW : running->room->size;
-    running->result = asks[kind](handle, &running->count, list);
-    running->list = list;
-    if (running->result == NVML_SUCCESS)
-      return true;
-    if (running->result != NVML_ERROR_INSUFFICIENT_SIZE)
-      break;
-    free(running->room);
-    running->room = room_for(running->count);
-    if (running->room == NULL)
+  struct nvml_processes_room *room = __atomic_exchange_n(&spare, NULL, __ATOMIC_ACQ_REL);
+  *running = (struct nvml_processes){.result = NVML_ERROR_INSUFFICIENT_SIZE};
+  for (int i = 0; i < TRIES && running->result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
+    room = with_room_for(running->count, room);
+    if (room == NULL)
       return false;
+    running->count = room->size;
+    running->result = asks[kind](handle, &running->count, room->list);
   }
-  nvml_processes_done(running);
-  return false;
+  running->room = room;
+  running->list = room->list;
+  if (running->result == NVML_SUCCESS)
+    qsort(room->list, running->count, sizeof *room->list, compare_pids);
+  else
+    nvml_processes_done(running);
+  return running->result == NVML_SUCCESS;
 }
 
 void nvml_processes_done(struct nvml_processes *running) {
@@ -68,12 +78,22 @@ void nvml_processes_done(struct nvml_processes *running) {
   running->room = NULL;
 }
 
+static unsigned first_from(const struct nvml_processes *running, unsigned pid) {
+  unsigned first = 0, end = running->count;
+  while (first < end) {
+    unsigned middle = first + (end - first) / 2;
+    if (running->list[middle].pid < pid)
+      first = middle + 1;
+    else
+      end = middle;
+  }
+  return first;
+}
+
 bool nvml_processes_find(const struct nvml_processes *running, unsigned pid, uint64_t *bytes) {
   bool found = false;
   *bytes = 0;
-  for (unsigned i = 0; i < running->count; i++) {
-    if (running->list[i].pid != pid)
-      continue;
+  for (unsigned i = first_from(running, pid); i < running->count && running->list[i].pid == pid; i++) {
     found = true;
     if (running->list[i].usedGpuMemory != (unsigned long long)NVML_VALUE_NOT_AVAILABLE)
       *bytes += running->list[i].usedGpuMemory;

@@ -1,12 +1,10 @@
-/* The driver's own lists of the processes that run on a device, however long they are. */
+/* The driver's own lists of the processes that run on a device, however long they are, by their PIDs. */
 #ifndef VGPU_DEVICE_NVML_PROCESSES_H
 #define VGPU_DEVICE_NVML_PROCESSES_H
 
 #include "hook/hooks.h"
 
 #include <stdint.h>
-
-#define NVML_PROCESSES_FEW 128
 
 enum nvml_processes_kind { NVML_COMPUTE_PROCESSES, NVML_GRAPHICS_PROCESSES, NVML_MPS_PROCESSES };
 
@@ -16,8 +14,7 @@ struct nvml_processes {
   nvmlReturn_t result;
   unsigned count;
   const nvmlProcessInfo_t *list;
-  struct nvml_processes_room *room; /* where the list is when it is long */
-  nvmlProcessInfo_t few[NVML_PROCESSES_FEW];
+  struct nvml_processes_room *room; /* where the list is */
 };
 
 /* Asks NVML; false when it does not say. After an answer the list is given back with nvml_processes_done. */

@@ -9,6 +9,9 @@
 /* Bytes that the live processes hold on the device, overhead included; never more than UINT64_MAX. */
 uint64_t ledger_used(const struct ledger *ledger, int device);
 
+/* Is that more than so many bytes? Asks whether the others live only where all slots together show more. */
+bool ledger_uses_more_than(const struct ledger *ledger, int device, uint64_t bytes);
+
 /* Sums up as ledger_used does, without a system call: with what the others held when they were read last. */
 uint64_t ledger_used_of_late(const struct ledger *ledger, int device);
 
@@ -26,9 +29,10 @@ struct ledger_parts ledger_parts(const struct ledger *ledger, int device);
 typedef void (*ledger_visitor)(void *argument, uint32_t pid, uint64_t held_bytes);
 void ledger_visit(const struct ledger *ledger, int device, ledger_visitor visit, void *argument);
 
-/* The bytes that other live processes with this PID, in this PID namespace, show that they hold; false when there is
- * none. */
-bool ledger_held_elsewhere(const struct ledger *ledger, int device, uint32_t pid, uint64_t *held_bytes);
+/* The bytes that other live processes of this PID namespace hold and do not show, by a witness who knows what the
+ * process with a PID holds: 0 where it knows nothing. What all slots show is noted as what the others held last. */
+typedef uint64_t (*ledger_witness)(const void *argument, uint32_t pid);
+uint64_t ledger_uncounted(const struct ledger *ledger, int device, ledger_witness held_bytes, const void *argument);
 
 /* Does a live process with this PID, in this PID namespace, share the ledger? */
 bool ledger_has_process(const struct ledger *ledger, uint32_t pid);

@@ -263,8 +263,30 @@ void shared_file_unlock(struct shared_file *file) {
   set(file, range(F_UNLCK, LOCK_BYTE, 1));
 }
 
-static int take_first_free(int descriptor, int count) {
-  for (int slot = 0; slot < count; slot++) {
+static bool is_held(int descriptor, int first, int count) {
+  struct flock lock = slots(F_WRLCK, first, count);
+  return fcntl(descriptor, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+/* Returns a slot that seems free, behind one that is held or before all: by halves, since a question takes the kernel
+ * longer the more slots are held. */
+static int find_free(int descriptor, int count) {
+  int first = 0, end = count - 1;
+  while (first < end) {
+    int middle = first + (end - first) / 2;
+    if (is_held(descriptor, middle, 1))
+      first = middle + 1;
+    else
+      end = middle;
+  }
+  return first;
+}
+
+/* Others may be faster: then the next one. */
+static int take_free(int descriptor, int count) {
+  int found = find_free(descriptor, count);
+  for (int tries = 0; tries < count; tries++) {
+    int slot = (found + tries) % count;
     struct flock lock = slots(F_WRLCK, slot, 1);
     if (fcntl(descriptor, F_OFD_SETLK, &lock) == 0)
       return slot;
@@ -283,7 +305,7 @@ int shared_file_claim_slot(struct shared_file *file, int count) {
   int slot = -1;
   void *mapping = mmap(NULL, PAGE_BYTES, PROT_NONE, MAP_SHARED, descriptor, 0);
   if (mapping != MAP_FAILED && madvise(mapping, PAGE_BYTES, MADV_DONTFORK) == 0)
-    slot = take_first_free(descriptor, count);
+    slot = take_free(descriptor, count);
   int error = errno;
   if (slot >= 0)
     file->slot = mapping;
@@ -303,8 +325,7 @@ void shared_file_return_slot(struct shared_file *file, int slot) {
 }
 
 bool shared_file_is_held(struct shared_file *file, int first, int count) {
-  struct flock lock = slots(F_WRLCK, first, count);
-  return fcntl(shared_file_descriptor(file), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+  return is_held(shared_file_descriptor(file), first, count);
 }
 
 /* ---- content --------------------------------------------------------------------------------------------------- */
