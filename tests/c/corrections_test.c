@@ -62,11 +62,6 @@ static int reach_file(void *context) {
   return 0;
 }
 
-static bool may_write_file(void *context) {
-  (void)context;
-  return true;
-}
-
 static bool read_file(void *context, int way, void *to, size_t size, size_t at) {
   (void)way;
   (void)context;
@@ -81,7 +76,7 @@ static bool write_file(void *context, int way, const void *from, size_t size, si
   return true;
 }
 
-static const struct ledger_slots slots = {reach_file, may_write_file, read_file, write_file, NULL};
+static const struct ledger_slots slots = {reach_file, read_file, write_file, NULL};
 
 static void step(void) {
   if (scheduled && !inside)

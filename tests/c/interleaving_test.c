@@ -62,11 +62,6 @@ static int reach_file(void *context) {
   return 0;
 }
 
-static bool may_write_file(void *context) {
-  (void)context;
-  return true;
-}
-
 static bool read_file(void *context, int way, void *to, size_t size, size_t at) {
   (void)way;
   step();
@@ -97,7 +92,7 @@ static bool slot_is_live(void *context, int slot) {
   return !processes[slot].dead;
 }
 
-static const struct ledger_slots slots = {reach_file, may_write_file, read_file, write_file, slot_is_live};
+static const struct ledger_slots slots = {reach_file, read_file, write_file, slot_is_live};
 
 static void driver_takes(struct process *process, uint64_t bytes) {
   uint64_t total = 0, of_shares[SHARES] = {0};

@@ -101,6 +101,37 @@ def test_a_limit_on_the_size_of_files(sandbox: Sandbox) -> None:
     assert "File too large; each process" in said
 
 
+@pytest.mark.parametrize("limit_bytes", [0, 65536])
+def test_a_limit_on_the_size_of_files_below_that_of_the_usage_file(sandbox: Sandbox, limit_bytes: int) -> None:
+    """In a container the file has its size: the program counts there, and the others see what it holds."""
+
+    def program() -> None:
+        d = Driver()
+        d.start()
+        print(fill(d, 5), flush=True)
+        sys.stdin.readline()
+
+    def start() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+        program()
+
+    def start_and_cut_off() -> None:
+        start()
+        os.truncate(os.environ["CUDA_DEVICE_MEMORY_SHARED_CACHE"], 100)
+        print(fill(Driver()), flush=True)
+
+    path = sandbox.folder / "usage"
+    assert run(sandbox, start_and_fill, path)[0] == "15"
+    with sandbox.start_python(start, **LIMIT) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "5\n"
+        assert run(sandbox, start_and_fill, path)[0] == "5", "2048 - 2 contexts of 518 - 500"
+        first.communicate("\n")
+    result = sandbox.run([sys.executable, "-c", text_of(start_and_cut_off)], **LIMIT)
+    assert result.stdout == "5\n0\n", result.stderr
+    assert "File too large; nothing more is granted to this process" in result.stderr
+
+
 def test_a_file_that_is_too_short_is_made_longer(sandbox: Sandbox) -> None:
     path = sandbox.folder / "usage"
     path.write_bytes(bytes(abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION))[:100])

@@ -56,11 +56,10 @@ struct usage_start {
 };
 _Static_assert(offsetof(struct usage_start, slots_used) == offsetof(struct vgpu_usage, slots_used), "layout");
 
-/* The usage file; `at` is a place in struct vgpu_usage. Call reach() right before a group of reads or writes, and
- * may_write() once before a group of writes, even to several files. False when that cannot be read or written. */
+/* The usage file; `at` is a place in struct vgpu_usage. Call reach() right before a group of reads or writes. False
+ * when that cannot be read or written. */
 struct ledger_slots {
   int (*reach)(void *context);
-  bool (*may_write)(void *context);
   bool (*read)(void *context, int way, void *to, size_t size, size_t at);
   bool (*write)(void *context, int way, const void *from, size_t size, size_t at);
   bool (*is_live)(void *context, int slot); /* wipes the slot if its owner has died */

@@ -330,11 +330,6 @@ static int reach_usage(void *files_) {
   return shared_file_is_open(&files->usage) ? shared_file_descriptor(&files->usage) : -1;
 }
 
-static bool may_write_usage(void *files_) {
-  struct level_files *files = files_;
-  return !shared_file_is_open(&files->usage) || shared_file_may_have(sizeof(struct vgpu_usage)) || say_failed(files);
-}
-
 static bool read_usage(void *files_, int descriptor, void *to, size_t size, size_t at) {
   struct level_files *files = files_;
   memset(to, 0, size);
@@ -344,7 +339,7 @@ static bool read_usage(void *files_, int descriptor, void *to, size_t size, size
 
 static bool write_usage(void *files_, int descriptor, const void *from, size_t size, size_t at) {
   struct level_files *files = files_;
-  return !shared_file_is_open(&files->usage) || shared_file_put_at(descriptor, from, size, (off_t)at) ||
+  return !shared_file_is_open(&files->usage) || shared_file_write_at(descriptor, from, size, (off_t)at) ||
          say_failed(files);
 }
 
@@ -365,7 +360,7 @@ static bool slot_is_live(void *files_, int slot) {
   return !is_dead;
 }
 
-const struct ledger_slots level_files_slots = {reach_usage, may_write_usage, read_usage, write_usage, slot_is_live};
+const struct ledger_slots level_files_slots = {reach_usage, read_usage, write_usage, slot_is_live};
 
 void level_files_forget(struct level_files *files) {
   shared_file_forget(&files->usage);

@@ -2,6 +2,7 @@
 
 #include "abi.h"
 #include "base/clock.h"
+#include "base/compiler.h"
 #include "base/libc_symbols.h"
 
 #include <errno.h>
@@ -13,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 /* Since Linux 3.15, later than the oldest C library's headers. */
@@ -140,7 +142,7 @@ static bool write_zeros(struct shared_file *file) {
   return written >= 0;
 }
 
-bool shared_file_may_have(size_t size) {
+static bool may_have(size_t size) {
   struct rlimit largest;
   errno = EFBIG;
   return getrlimit(RLIMIT_FSIZE, &largest) != 0 || largest.rlim_cur >= size;
@@ -150,7 +152,7 @@ bool shared_file_may_have(size_t size) {
 static bool grow(struct shared_file *file) {
   if (size_of(file->descriptor) >= (off_t)file->size)
     return true;
-  if (!shared_file_may_have(file->size))
+  if (!may_have(file->size))
     return false;
   (void)fchmod(file->descriptor, 0666); /* whatever the umask; only the owner may and need do this */
   int failed, tries = 0;
@@ -342,11 +344,24 @@ bool shared_file_read_at(int descriptor, void *to, size_t size, off_t at) {
   return length == (ssize_t)size;
 }
 
-bool shared_file_write_at(int descriptor, const void *from, size_t size, off_t at) {
-  return shared_file_may_have((size_t)at + size) && shared_file_put_at(descriptor, from, size, at);
+/* Past the program's own limit for files a write is SIGXFSZ, even where the file is as large already. So the kernel
+ * writes into a mapping, as into any memory: where the file has been cut off meanwhile, that is an error and no SIGBUS.
+ */
+static COLD bool write_past_limit(int descriptor, const void *from, size_t size, off_t at) {
+  off_t within = at % sysconf(_SC_PAGESIZE);
+  char *mapping = mmap(NULL, (size_t)within + size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, at - within);
+  if (mapping == MAP_FAILED)
+    return false;
+  struct iovec ours = {(void *)from, size}, there = {mapping + within, size};
+  bool written = syscall(SYS_process_vm_writev, getpid(), &ours, 1, &there, 1, 0) == (ssize_t)size;
+  munmap(mapping, (size_t)within + size);
+  errno = EFBIG;
+  return written;
 }
 
-bool shared_file_put_at(int descriptor, const void *from, size_t size, off_t at) {
+bool shared_file_write_at(int descriptor, const void *from, size_t size, off_t at) {
+  if (!may_have((size_t)at + size))
+    return write_past_limit(descriptor, from, size, at);
   errno = ENOSPC; /* where a part of it was written */
   return syscall(SYS_pwrite64, descriptor, from, size, at) == (ssize_t)size;
 }

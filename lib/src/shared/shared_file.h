@@ -38,7 +38,7 @@ static inline bool shared_file_is_open(const struct shared_file *file) {
   return file->path != NULL;
 }
 
-/* Takes the first slot below `count` that no living process holds. Else -1, with errno: EAGAIN when all are taken. */
+/* Takes a slot below `count` that no living process holds. Else -1, with errno: EAGAIN when all are taken. */
 int shared_file_claim_slot(struct shared_file *file, int count);
 
 /* Takes a slot that no living process holds, for a moment: nobody else claims it meanwhile. False when it is held, or
@@ -75,12 +75,6 @@ bool shared_file_read_at(int descriptor, void *to, size_t size, off_t at);
 bool shared_file_write_at(int descriptor, const void *from, size_t size, off_t at);
 bool shared_file_read(struct shared_file *file, void *to, size_t size, off_t at);
 bool shared_file_write(struct shared_file *file, const void *from, size_t size, off_t at);
-
-/* Does the program's own limit for files let one be so large? Else false, and errno: a write past it is SIGXFSZ. */
-bool shared_file_may_have(size_t size);
-
-/* Writes without asking that: the caller asks once before a group of writes. */
-bool shared_file_put_at(int descriptor, const void *from, size_t size, off_t at);
 
 /* After a read that failed: was the file cut off, and has it its size again? */
 bool shared_file_mend(struct shared_file *file);
