@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
+import time
 from pathlib import Path
 
 import pytest
 
+from vgpurun import abi
 from vgpurun.errors import OptionError, SuspendError
 from vgpurun.host import stopped
 from vgpurun.limits.idle import IdlePolicy, idle_files, parse_idle, read_idle
-from vgpurun.suspend import checks, processes, record
-from vgpurun.suspend.processes import Process
+from vgpurun.suspend import checks, record
 from vgpurun.suspend.record import Phase, Record
+from vgpurun.suspend.targets import Target
+from vgpurun.suspend.transition import is_asked_for
+from vgpurun.util.process_identity import ProcessIdentity, boot_id
 
 GIB = 1 << 30
-ONE = [Process(7, 1)]
+
+
+def process(pid: int, started_ticks: int) -> ProcessIdentity:
+    return ProcessIdentity(pid, started_ticks, boot_id())
+
+
+ONE = [process(7, 1)]
 
 
 @pytest.fixture
@@ -71,10 +80,10 @@ def test_each_container_of_a_slice_has_its_own_limit(host: Path) -> None:
     other.mkdir()
     (other / "memory.max").write_text(str(10 * GIB))
     (other / "memory.current").write_text(str(4 * GIB))
-    checks.check("team", {ONE[0]: {"GPU-a": 5 * GIB}, Process(8, 1): {"GPU-a": 5 * GIB}})
+    checks.check("team", {ONE[0]: {"GPU-a": 5 * GIB}, process(8, 1): {"GPU-a": 5 * GIB}})
     (host / "proc" / "8" / "cgroup").write_text("0::/docker/box\n")
     with pytest.raises(SuspendError, match="holds 10 GiB of GPU memory, and its own limit leaves 6 GiB"):
-        checks.check("team", {ONE[0]: {"GPU-a": 5 * GIB}, Process(8, 1): {"GPU-a": 5 * GIB}})
+        checks.check("team", {ONE[0]: {"GPU-a": 5 * GIB}, process(8, 1): {"GPU-a": 5 * GIB}})
 
 
 @pytest.mark.parametrize(
@@ -125,12 +134,12 @@ def test_what_is_stopped(host: Path) -> None:
 
 
 def test_a_process_that_has_ended(host: Path) -> None:
-    checks.check("box", {Process(8, 1): {"GPU-a": GIB, "GPU-b": 1}})
+    checks.check("box", {process(8, 1): {"GPU-a": GIB, "GPU-b": 1}})
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert record.read(tmp_path) is None
-    written = Record(Phase.RESUMING, (Process(7, 1),), {"GPU-a": 5}, True, "idle", 1.5, 9)
+    written = Record(Phase.RESUMING, (process(7, 1),), {"GPU-a": 5}, True, "idle", 1.5, 9)
     record.write(tmp_path, written)
     assert record.read(tmp_path) == written
     assert written.total_bytes == 5
@@ -162,12 +171,32 @@ def test_a_record_that_is_none(tmp_path: Path, content: str) -> None:
     assert record.read(tmp_path) is None
 
 
-def test_a_number_is_not_the_process() -> None:
-    own = processes.started(os.getpid())
-    assert own is not None
-    assert Process(os.getpid(), own).is_alive()
-    assert not Process(os.getpid(), own - 1).is_alive()
-    assert processes.started(2**22 + 1) is None
+def test_a_record_of_a_version_before(tmp_path: Path) -> None:
+    """It is of this boot, or else its processes are nobody's."""
+    (tmp_path / "suspension").write_text(json.dumps(SOUND))
+    found = record.read(tmp_path)
+    assert found is not None and found.processes == (process(7, 1),)
+
+
+def asks(folder: Path, asked_ns: int) -> None:
+    (folder / "run").mkdir(exist_ok=True)
+    usage = abi.UsageHead(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION, asked_ns=asked_ns)
+    (folder / "run" / "usage").write_bytes(bytes(usage))
+
+
+def test_a_program_asks_for_what_was_suspended_before_a_reboot(tmp_path: Path) -> None:
+    """The clock by which both are written down began anew."""
+    target = Target("team", "team", tmp_path)
+    suspended = Record(Phase.SUSPENDED).begun_now()
+    now_ns = time.monotonic_ns()
+    asks(tmp_path, now_ns)
+    later = suspended._replace(since_ns=now_ns + 10**18)
+    assert not is_asked_for(target, later), "in this boot it was asked before that"
+    assert is_asked_for(target, later._replace(boot_id="of the boot before"))
+    assert is_asked_for(target, suspended._replace(since_ns=now_ns - 1))
+    for of_boot_before in (now_ns + 10**18, now_ns - 10**10, 0):
+        asks(tmp_path, of_boot_before)
+        assert not is_asked_for(target, suspended._replace(since_ns=5, boot_id="of the boot before"))
 
 
 def test_idle_policies(tmp_path: Path) -> None:
@@ -189,7 +218,7 @@ def test_idle_policies(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["1" + "0" * 400, "Infinity", "null", "[]", "[[1]]", '"x"', '{"a": {}}', "[" * 50000])
 @pytest.mark.parametrize("name", Record._fields)
 def test_a_users_own_record_breaks_nothing(tmp_path: Path, name: str, value: str) -> None:
-    record.write(tmp_path, Record(Phase.SUSPENDED, (Process(1, 2),), {"GPU-1": GIB}))
+    record.write(tmp_path, Record(Phase.SUSPENDED, (process(1, 2),), {"GPU-1": GIB}))
     written = json.loads((tmp_path / "suspension").read_text())
     fields = [f'"{each}": {value if each == name else json.dumps(written[each])}' for each in written]
     (tmp_path / "suspension").write_text(f"{{{', '.join(fields)}}}")
