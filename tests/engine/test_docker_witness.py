@@ -181,6 +181,7 @@ def test_the_answer_is_dockers(witness: Witness, added: Any, line: str) -> None:
         ("DOCKER_DEFAULT_PLATFORM", "a/b/c/d"),
         ("DOCKER_DEFAULT_PLATFORM", ""),
         ("DOCKER_API_VERSION", "1.44"),
+        ("DOCKER_API_VERSION", "1.99"),
         ("DOCKER_CONTENT_TRUST", "0"),
     ],
 )

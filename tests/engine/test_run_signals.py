@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -28,6 +29,31 @@ def test_a_signal_is_forwarded(vgpurun: Cli, debian: str, name: str) -> None:
         stdout, _ = process.communicate(timeout=60)
         assert (stdout, process.returncode) == (f"caught {name}\n", 9)
     vgpurun.assert_nothing_left()
+
+
+def test_the_third_signal_ends_the_client_alone(vgpurun: Cli, debian: str) -> None:
+    """As with docker run: a job that ignores them goes on."""
+    command = ("run", "--name", "deaf", *vgpurun.driver, "--mem", "1g", debian)
+    with vgpurun.started(*command, "sh", "-c", "trap '' INT TERM; echo ready; exec sleep 60") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            process.send_signal(number)
+            time.sleep(0.1)  # two of the same at once are one
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, "goes on" in said) == (1, True), said
+    assert vgpurun.engine.containers.get("deaf").status == "running"
+    assert len(vgpurun.states()) == 1
+
+
+def test_a_window_that_changes_is_told_to_a_command_without_a_terminal(vgpurun: Cli, debian: str) -> None:
+    script = SCRIPT.format(name="WINCH")
+    with vgpurun.started("run", "--rm", *vgpurun.driver, "--mem", "1g", debian, "sh", "-c", script) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGWINCH)
+        stdout, _ = process.communicate(timeout=20)
+    assert (stdout, process.returncode) == ("caught WINCH\n", 9)
 
 
 def test_without_proxy_a_signal_is_not_the_commands(vgpurun: Cli, debian: str) -> None:

@@ -13,12 +13,13 @@ import click
 from vgpurun import __version__
 from vgpurun.cli.verbs import Verbs
 from vgpurun.console.messages import say
-from vgpurun.console.signals import CTRL_C, Interrupted, Signals, interrupt_of
+from vgpurun.console.signals import CTRL_C, AbandonedError, Interrupted, Signals, interrupt_of
 from vgpurun.errors import CommandLineError, NoRoomError, VgpurunError
 
 _FAILED = VgpurunError.exit_code
 _OF_DOCKER = "docker-vgpurun"  # this program, as a plugin of docker's command line
 _CTRL_C = 130
+_ABANDONED = "left at the third INT or TERM signal; a container that ignores them goes on: see `vgpurun ps`"
 _BROKEN_PIPE = 141
 # The subject of an error that names no file.
 _UNNAMED = {errno.ENOSPC: "the output cannot be written", errno.ENOENT: "the current folder"}
@@ -122,6 +123,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except VgpurunError as error:
         details = f"\n{error.details}" if isinstance(error, NoRoomError) else ""
         return _fail(error, _one_line(str(error)) + details, error.exit_code)
+    except AbandonedError as error:
+        return _fail(error, _ABANDONED, error.exit_code)
     except Interrupted as error:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
@@ -138,7 +141,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _fail(error: Exception, message: str, exit_code: int) -> int:
+def _fail(error: BaseException, message: str, exit_code: int) -> int:
     with suppress(OSError):  # nobody hears it, but the exit code stays
         if os.environ.get("VGPURUN_DEBUG", "0") not in ("", "0"):
             import traceback  # slow to import

@@ -15,7 +15,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from types import FrameType, TracebackType
+from typing import NoReturn
 
 from vgpurun.util.threads import ENDING, Helper
 
@@ -28,9 +30,9 @@ _OUR_OWN = (
 )  # fmt: skip
 ALL = (*ENDING, *_OTHERS)
 EVERY = frozenset(signal.valid_signals()) - frozenset(_OUR_OWN)
-# So many ending signals in this time: the user wants an end now; or even without the engine.
-_IMPATIENT_S = 2.0
-_IMPATIENT, _DESPERATE = 3, 6
+# So many of these while the command runs, and the user wants to go, whatever the command does (as docker has it).
+_LEAVING = (signal.SIGINT, signal.SIGTERM)
+_LEAVES_AT = 3
 _WOKEN_EVERY_S = 0.02  # until it has run the handlers; once is nearly always enough
 _AGAIN = b"\0"  # no signal has this number
 
@@ -41,6 +43,14 @@ class Interrupted(BaseException):
     def __init__(self, number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(number).name}")
         self.exit_code = 128 + number
+
+
+class AbandonedError(Interrupted):
+    """The user has had enough of a command that goes on."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 1
 
 
 def interrupt_of(error: BaseException | None) -> Interrupted | None:
@@ -121,7 +131,7 @@ class Signals:
         self._raised: weakref.ref[Interrupted] | None = None
         self._relay: Helper | None = None
         self._relayed: Collection[int] = ()
-        self._ending_times: deque[float] = deque(maxlen=_DESPERATE)
+        self._leaving = count(1)  # which of them comes next
 
     def __enter__(self) -> "Signals":
         self._previous_hook, sys.unraisablehook = sys.unraisablehook, self._hear_of_dropped
@@ -150,8 +160,7 @@ class Signals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._relay is not None and number in self._relayed:
-            if self._enqueue(number) >= _DESPERATE:
-                raise Interrupted(number)
+            self._enqueue(number)
         elif self._holding:
             self._held.append(number)
         elif number in ENDING and _is_import(frame):
@@ -167,14 +176,17 @@ class Signals:
     def _act_on(self, number: int) -> None:
         """Do what a signal asks for while no command runs. Raises Interrupted."""
         if number in ENDING:
-            error = Interrupted(number)
-            self._raised = weakref.ref(error, lambda _: self._raise_again(number))
-            try:
-                raise error
-            finally:
-                del error  # its traceback has this frame: it would outlive its being dropped
+            self._interrupt(Interrupted, number)
         if number == signal.SIGTSTP:
             signal.raise_signal(signal.SIGSTOP)
+
+    def _interrupt(self, kind: type[Interrupted], number: int) -> NoReturn:
+        error = kind(number)
+        self._raised = weakref.ref(error, lambda _: self._raise_again(number))
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame: it would outlive its being dropped
 
     def _raise_again(self, number: int) -> None:
         self._put_off.append(number)
@@ -213,27 +225,23 @@ class Signals:
     def relay(self, send: Callable[[int], object], numbers: Collection[int] = EVERY) -> None:
         """Pass these signals to `send` from now on, from a thread of its own; those that were held back first.
 
-        Three ending signals in two seconds become SIGKILL. Six raise Interrupted: the engine does not answer.
+        The third of SIGINT and SIGTERM raises AbandonedError, whether the command has heeded the first two or not.
         """
         self._relayed = numbers
         self.take(numbers)
         self._relay = Helper(self._pass_on, (send,))
-        for number in self._held:
+        held, self._held = self._held, [number for number in self._held if number not in numbers]
+        self._relay.start()
+        for number in held:
             if number in numbers:
                 self._enqueue(number)
-        self._held = [number for number in self._held if number not in numbers]
-        self._relay.start()
 
-    def _enqueue(self, number: int) -> int:
-        """Have a signal passed on; return how many ending signals came in a row, 0 if it is none."""
-        if number not in ENDING:
-            self._queue.put(number)
-            return 0
-        self._ending_times.append(time.monotonic())  # in one step, since another handler may run after any
-        times = tuple(self._ending_times)
-        in_a_row = sum(times[-1] - then < _IMPATIENT_S for then in times)
-        self._queue.put(signal.SIGKILL if in_a_row >= _IMPATIENT else number)
-        return in_a_row
+    def _enqueue(self, number: int) -> None:
+        """Have a signal passed on. Raises AbandonedError."""
+        self._queue.put(number)
+        # To count is one step: another signal's handler may run between any two.
+        if number in _LEAVING and next(self._leaving) >= _LEAVES_AT:
+            self._interrupt(AbandonedError, number)
 
     def stop_relaying(self) -> None:
         """Pass nothing on any more."""

@@ -81,9 +81,8 @@ class AttachedRun:
 
     def _answer(self, number: int) -> None:
         """Do what a signal asks for; in a thread of its own."""
-        if number == signal.SIGWINCH:
-            # It is about our terminal: to some servers it would mean to end.
-            if self._options.tty and (size := terminal.size()):
+        if number == signal.SIGWINCH and self._options.tty:
+            if size := terminal.size():
                 self._engine.resize(self._container, *size)
             return
         if self._options.relays_signals:

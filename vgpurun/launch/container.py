@@ -26,6 +26,8 @@ from vgpurun.storage import state, tenants
 from vgpurun.storage.state import StateFolder
 from vgpurun.util.background import Background
 
+_LET_GO_S = 10  # so long the engine may take to say whether the container is gone
+
 
 def check_terminal(options: ContainerOptions, engine: LaunchEngine) -> None:
     """Refuse -it without a terminal, and keys that cannot be typed, as docker does. Raises CommandLineError."""
@@ -165,5 +167,5 @@ def _let_go(engine: LaunchEngine, container: str, folder: StateFolder, is_remove
     """Let the folder live as long as its container."""
     folder.close()
     with suppress(EngineError):  # an engine that was stopped meanwhile: the next launch sweeps
-        if is_removed or engine.state_of(container) is None:
+        if is_removed or engine.state_of(container, _LET_GO_S) is None:
             folder.remove()
