@@ -36,7 +36,9 @@ class GroupedOption(click.Option):
     def __init__(self, *args: Any, group: str, optional_value: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.group = group
-        self.optional_value = optional_value  # of an option that may stand alone; a value comes after '=' only
+        self.optional_value = (
+            optional_value  # of an option that may stand alone; a value that is no time comes after '=' only
+        )
         self._is_plain = not kwargs.keys() & _NEEDS_CLICK
 
     def handle_parse_result(
@@ -253,7 +255,7 @@ def limit_options(
     memory: str = "GPU memory for each GPU: 2g, 1.5GiB, 1024m, 50%, or for a launch max: all that is free; 4g:8g "
     "reserves 4g, and it may have 8g; or by GPU: 0=2g,1=4g, where the number is the GPU's index in this host's "
     "nvidia-smi, or a UUID or its beginning.",
-    compute: str = "Share of each GPU's time: 1 to 100 (100 or 0: no limit); or by GPU: 0=50,1=20.",
+    compute: str = "Share of each GPU's time: 1 to 100 (100: no limit); or by GPU: 0=50,1=20.",
 ) -> Callable[[Function], Function]:
     """Return what adds --mem and --sm, with these helps."""
 

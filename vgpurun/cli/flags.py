@@ -1,6 +1,7 @@
 """Options in the syntax that docker's own command line takes, which is that of Go's programs.
 
-Beyond what click reads: `--rm=false`, `-m=2g`, `--sig-proxy` alone for true. And docker's words for what is wrong.
+Beyond what click reads: `--rm=false`, `-m=2g`, `--sig-proxy` alone for true, and `--wait` alone or with a time behind
+it. And docker's words for what is wrong.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ import click
 
 from vgpurun.errors import OptionError
 from vgpurun.options.values import FALSE, TRUE
+from vgpurun.util.times import parse_span
 
 
 def canonical(
@@ -60,7 +62,8 @@ class _Reader:
         if equals:
             self._take(option, value)
         elif alone := _value_alone(option):
-            self._take(option, alone)
+            takes_next = bool(rest) and not _is_switch(option) and _is_time(rest[0])
+            self._take(option, rest.pop(0) if takes_next else alone)
         elif rest:
             self._take(option, rest.pop(0))
         else:
@@ -112,6 +115,11 @@ def _is_switch(option: click.Option) -> bool:
 def _value_alone(option: click.Option) -> str | None:
     """The value of an option that stands without one; None where it needs one."""
     return "true" if _is_switch(option) else getattr(option, "optional_value", None)
+
+
+def _is_time(text: str) -> bool:
+    """Whether the word behind an option that may stand alone is its time, and neither an image nor a container."""
+    return text.isdecimal() or parse_span(text) is not None
 
 
 def _long_name(option: click.Option) -> str:

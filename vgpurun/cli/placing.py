@@ -63,7 +63,7 @@ def own_placement_options(function: Function) -> Function:
             overcommit_option(_GROUP),
             option(
                 "--wait",
-                metavar="[=TIME]",
+                metavar="[TIME]",
                 optional_value=NO_TIMEOUT,
                 group=_GROUP,
                 help="Wait for room, first come, first served; at most for a time such as 90s, 10m or 2h.",

@@ -35,7 +35,7 @@ def texts_by_device(limits: Limits) -> tuple[PerDevice[str | None], PerDevice[st
         )
         memory = quota.parse_per_device(limits.memory, str)
     if limits.sm is not None:
-        quota.parse_per_device(limits.sm, quota.parse_sm)
+        quota.parse_per_device(limits.sm, quota.parse_share)
         sm = quota.parse_per_device(limits.sm, str)
     if limits.oversubscribe is not None:
         quota.parse_per_device(limits.oversubscribe, quota.parse_size)

@@ -34,7 +34,7 @@ ENV_TOOLKIT_LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
 ENV_TOOLKIT_REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
 
 MEMORY_HELP = "use a size such as 2g, 1.5GiB or 1024m, or a share of the GPU such as 50%"
-SM_HELP = "use a whole percentage from 1 to 100 (100 or 0: no limit)"
+SM_HELP = "use a whole percentage from 1 to 100 (100: no limit)"
 
 
 class MemorySize(Row):
@@ -178,7 +178,7 @@ def _check_least(size: MemorySize, limit_bytes: int) -> None:
 
 
 def parse_sm(text: str) -> int | None:
-    """Read a compute limit in percent; None means no limit (written 0 or 100). Raises LimitError."""
+    """Read a compute limit of a variable in percent; None means no limit (written 0 or 100). Raises LimitError."""
     match = re.fullmatch(_SM, text, re.ASCII)
     digits = match.group(1).lstrip("0") if match else ""
     if match is None:
@@ -187,6 +187,14 @@ def parse_sm(text: str) -> int | None:
         raise LimitError(f"compute limit '{text}' is more than the whole GPU; {SM_HELP}")
     percent = int(digits or "0")
     return None if percent in (0, 100) else percent
+
+
+def parse_share(text: str) -> int | None:
+    """Read --sm likewise, but not 0: as with --mem, nobody means all by that. Raises LimitError."""
+    percent = parse_sm(text)
+    if percent is None and not text.strip(" \t%0"):
+        raise LimitError(f"compute limit '{text}' leaves no compute at all; {SM_HELP}")
+    return percent
 
 
 def parse_per_device(text: str, parse: Callable[[str], T]) -> PerDevice[T]:
@@ -227,7 +235,7 @@ def resolve(
     """
     parsed_memory: PerDevice[MemoryRange] = PerDevice() if memory is None else parse_per_device(memory, parse_range)
     ranges = values_on(parsed_memory, gpus, "--mem")
-    parsed_sm: PerDevice[int | None] = PerDevice() if sm is None else parse_per_device(sm, parse_sm)
+    parsed_sm: PerDevice[int | None] = PerDevice() if sm is None else parse_per_device(sm, parse_share)
     sm_percents = values_on(parsed_sm, gpus, "--sm")
     quotas = []
     for i, gpu in enumerate(gpus):

@@ -12,7 +12,7 @@ from vgpurun.errors import GpuError, LimitError
 from vgpurun.host.gpu import Gpu
 from vgpurun.host.gpu_names import match_gpu
 from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
-from vgpurun.limits.quota import Quota, parse_limit, parse_sm
+from vgpurun.limits.quota import Quota, parse_limit, parse_share
 from vgpurun.util.row import Row
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def read_wish(field: Any) -> Wish:
     if "mem" in texts:
         parse_limit(texts["mem"])
     if "sm" in texts:
-        parse_sm(texts["sm"])
+        parse_share(texts["sm"])
     policy = _one_of("sm_policy", field.get("sm_policy", "hard"), SM_POLICIES)
     return Wish(**texts, sm_policy=policy, priority=_one_of("priority", field.get("priority", "high"), PRIORITIES))
 
@@ -144,5 +144,5 @@ def quota_of(fraction: float, gpu: Gpu, node: Node) -> Quota:
     if wish.mem is not None:
         memory_bytes = min(memory_bytes, parse_limit(wish.mem).bytes_on(gpu.memory_bytes))
     if wish.sm is not None:
-        percent = min(percent, (parse_sm(wish.sm) or 100) * of_percent // 100)
+        percent = min(percent, (parse_share(wish.sm) or 100) * of_percent // 100)
     return Quota(memory_bytes, percent if percent < 100 else None, wish.sm_policy, wish.priority)

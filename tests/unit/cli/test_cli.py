@@ -65,12 +65,19 @@ def test_a_mistyped_verb_is_pointed_out(run: Run) -> None:
     assert "neither a verb" not in run("ubuntu", DOCKER_HOST=nowhere).stderr
 
 
-def test_a_time_after_wait_is_no_image(run: Run) -> None:
-    nowhere = "unix:///nowhere.sock"
-    for words in (("--wait", "10m", "image"), ("run", "--mem", "1g", "--wait", "90")):
-        refused(run(*words, DOCKER_HOST=nowhere), "--wait takes its time after '=': --wait=", ":latest")
+@pytest.mark.usefixtures("simulated")
+def test_a_time_after_wait_is_its_time(run: Run) -> None:
+    """In every verb with --wait: neither an image, nor a command, nor a container, nor a slice."""
+    nowhere = {"DOCKER_HOST": "unix:///nowhere.sock"}
+    for words in (("--wait", "10m"), ("run", "--mem", "1g", "--wait", "90"), ("local", "--wait", "60s")):
+        refused(run(*words, **nowhere), "requires at least 1 argument", exit_code=1)
+    for verb in ("resume", "move"):
+        refused(run(verb, "--wait", "1m", **nowhere), "name a container")
+    refused(run("slice", "create", "--wait", "1m", **nowhere), "requires at least 1 argument", exit_code=1)
+    (plan,) = yaml.safe_load_all(run("local", "--driver", "sim", "--dry-run", "--wait", "5m", "--", "true").stdout)
+    assert plan["command"] == ["true"]
     for words in (("--wait", "10m:latest"), ("--wait=5m", "10m"), ("10m",)):
-        assert "takes its time" not in run(*words, DOCKER_HOST=nowhere).stderr
+        assert "requires at least" not in run(*words, **nowhere).stderr
 
 
 @pytest.mark.parametrize(

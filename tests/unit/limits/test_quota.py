@@ -154,6 +154,15 @@ def test_an_empty_variable_is_not_set_and_a_wrong_one_is_named() -> None:
         quotas(CUDA_DEVICE_MEMORY_LIMIT="16g")
 
 
+@pytest.mark.parametrize("zero", ["0", "0%", " 00 % "])
+def test_a_zero_is_refused_of_memory_and_of_compute(zero: str) -> None:
+    """A variable that HAMi-core's users have set to it still means no compute limit."""
+    for limits in ({"memory": zero}, {"sm": zero}, {"sm": f"2=50,3={zero}"}):
+        with pytest.raises(LimitError, match="leaves no"):
+            quotas(**limits)
+    assert quotas(CUDA_DEVICE_SM_LIMIT=zero) == [Quota(), Quota()]
+
+
 def test_no_compute_limit_beside_one() -> None:
-    assert quotas(sm="2=0,3=100") == [Quota(), Quota()]
+    assert quotas(sm="2=100%,3=100") == [Quota(), Quota()]
     assert quotas(sm="100", CUDA_DEVICE_SM_LIMIT="10") == [Quota(None, 10)] * 2

@@ -17,7 +17,6 @@ from vgpurun.cli.common import (
 from vgpurun.cli.docker_options import docker_options
 from vgpurun.cli.placing import lifetime_option, placement_options
 from vgpurun.config import values as config
-from vgpurun.config.schema import NO_TIMEOUT
 from vgpurun.console.messages import warn
 from vgpurun.console.signals import Signals
 from vgpurun.engine.address import config_fault
@@ -26,7 +25,7 @@ from vgpurun.errors import OptionError
 from vgpurun.options.build import container_options
 from vgpurun.options.devices import gpus
 from vgpurun.util.choices import DRIVER_MODES
-from vgpurun.util.times import parse_end, parse_span
+from vgpurun.util.times import parse_end
 
 if TYPE_CHECKING:
     from vgpurun.launch.profiling import Profiling
@@ -87,8 +86,6 @@ def run(
     _refuse_late_verb(ctx, image)
     if not image:
         raise OptionError("IMAGE is empty; is the variable that names it set?")
-    if given["wait"] == NO_TIMEOUT and (image.isdecimal() or parse_span(image) is not None):
-        raise OptionError(f"--wait takes its time after '=': --wait={image}; for an image of that name: {image}:latest")
     parse_end(lifetime, 0.0)  # a slip of the pen is said first
     _read_gpus(given)
     if fault := config_fault():

@@ -94,7 +94,7 @@ def suspend(
 
 @click.command(cls=EngineCommand, name="resume", elsewhere=NO_FORCE, options_metavar="[OPTIONS]")
 @option(
-    "--wait", metavar="[=TIME]", optional_value=NO_TIMEOUT, group=_GROUP,
+    "--wait", metavar="[TIME]", optional_value=NO_TIMEOUT, group=_GROUP,
     help="Wait for room, at most for a time such as 90s, 10m or 2h.",
 )  # fmt: skip
 @overcommit_option(_GROUP, "Allow it")
@@ -138,7 +138,7 @@ def resume(
     "with commas.",
 )  # fmt: skip
 @option(
-    "--wait", metavar="[=TIME]", optional_value=NO_TIMEOUT, group=_GROUP,
+    "--wait", metavar="[TIME]", optional_value=NO_TIMEOUT, group=_GROUP,
     help="Wait for room, at most for a time such as 90s, 10m or 2h.",
 )  # fmt: skip
 @option(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpurun.errors import ConfigError, LimitError
-from vgpurun.limits.quota import parse_limit, parse_sm
+from vgpurun.limits.quota import parse_limit, parse_share
 
 SLICE_PREFIX = "vgpurun.io/slice-"
 # As Kubernetes wants it of an extended resource: a domain that is not its own, and a name.
@@ -96,7 +96,7 @@ def _shape(name: Any, content: Any) -> Shape:
         raise ConfigError(f"{where}: count is from 1 to 100, not '{count}'")
     if gpus is not None and not isinstance(gpus, list):
         raise ConfigError(f"{where}: gpus is a list of indexes or UUIDs, as in [0, 1]")
-    percent = parse_sm(str(given.get("sm", "100"))) or 100
+    percent = parse_share(str(given.get("sm", "100"))) or 100
     return Shape(str(name), size.bytes_on(0), percent, count, None if gpus is None else tuple(map(str, gpus)))
 
 
