@@ -87,6 +87,10 @@ class ImageError(VgpurunError):
     """The image is missing, or its C library cannot load libvgpu.so."""
 
 
+class PullError(ImageError):
+    """The image is not here, and cannot be pulled."""
+
+
 class SliceError(VgpurunError):
     """No such slice, or one that cannot be made, joined or removed."""
 

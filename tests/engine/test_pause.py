@@ -54,6 +54,19 @@ def test_whole_containers(vgpurun: Cli, debian: str) -> None:
     assert refused.exit_code == 1 and "not paused" in refused.stderr
 
 
+def test_unpause_undoes_whichever_pause_it_was(vgpurun: Cli, debian: str) -> None:
+    assert vgpurun.run("-d", "--name", "paused", "--mem", "1g", debian, "sleep", "60").exit_code == 0
+    for pauses in ([("--gpu",)], [()], [("--gpu",), ()]):
+        for given in pauses:
+            assert vgpurun("pause", *given, "paused").exit_code == 0
+        result = vgpurun("unpause", "paused")
+        assert (result.exit_code, result.stdout, result.stderr) == (0, "paused\n", "")
+        assert status(vgpurun) == "running" and device(vgpurun)["paused"] is False
+    assert vgpurun("suspend", *vgpurun.driver, "--hold", "paused").exit_code == 0
+    refused = vgpurun("unpause", "paused")
+    assert refused.exit_code == 1 and "is not paused but suspended: vgpurun resume paused" in refused.stderr
+
+
 def test_what_is_not_there(vgpurun: Cli) -> None:
     for gpu in ((), ("--gpu",)):
         result = vgpurun("pause", *gpu, "nobody")

@@ -51,6 +51,8 @@ def test_the_current_context(vgpurun: Cli, debian: str, docker_host: str) -> Non
 def test_a_context_by_its_name(vgpurun: Cli, debian: str, docker_host: str) -> None:
     del vgpurun.environment["DOCKER_HOST"]
     write_context(Path(vgpurun.environment["HOME"]), docker_host, is_current=False)
+    vgpurun.environment["DOCKER_CONTEXT"] = "other"
+    vgpurun.run("any", "true").assert_refused("DOCKER_CONTEXT=other does not exist", "docker context ls")
     vgpurun.environment["DOCKER_CONTEXT"] = "own"
     vgpurun.run("any", "true").assert_refused("DOCKER_CONTEXT=own", "config.json")
     Path(vgpurun.environment["HOME"], ".docker/config.json").write_text("{}")

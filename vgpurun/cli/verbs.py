@@ -114,15 +114,33 @@ class _Loaded(MutableMapping[str, click.Command]):
 
 # Words of docker and other tools that people type, and what to say here: no image that anybody has is called so.
 _OF_DOCKER = (
-    "builder", "buildx", "commit", "compose", "context", "create", "diff", "events", "export", "images", "import",
-    "load", "login", "logout", "manifest", "network", "plugin", "pull", "push", "rename", "rmi", "save", "search",
-    "secret", "service", "stack", "swarm", "tag", "volume",
+    "bake", "builder", "buildx", "checkpoint", "commit", "compose", "context", "create", "diff", "events", "export",
+    "image", "images", "import", "init", "load", "login", "logout", "manifest", "model", "network", "node", "plugin",
+    "pull", "push", "rename", "rmi", "save", "scout", "search", "secret", "service", "stack", "swarm", "system", "tag",
+    "trust", "volume",
 )  # fmt: skip
 _OTHER_WORDS = {
     **{word: f"docker {word}" for word in _OF_DOCKER},
     **{"version": "vgpurun --version", "info": "vgpurun doctor"},
     **dict.fromkeys(("ls", "list", "status", "container"), "vgpurun ps"),
-    **{"image": "docker image", "system": "docker system"},
+    **{"daemon": "vgpurun guard", "freeze": "vgpurun pause", "migrate": "vgpurun move", "unfreeze": "vgpurun thaw"},
+    **dict.fromkeys(("gpu", "gpus", "devices", "usage"), "vgpurun smi"),
+    **dict.fromkeys(("monitor", "watch"), "vgpurun top"),
+    **dict.fromkeys(("limit", "limits", "set"), "vgpurun update"),
+    **dict.fromkeys(
+        ("quota", "quotas", "default", "defaults"), "vgpurun config (docs/config.md says where they are set)"
+    ),
+    **dict.fromkeys(("slices", "share", "shares"), "vgpurun slice"),
+    **dict.fromkeys(("profiles", "profiler", "trace"), "vgpurun run --profile DIR, and vgpurun report DIR"),
+    **dict.fromkeys(("metrics", "prometheus"), "vgpurun exporter"),
+    **dict.fromkeys(("kubernetes", "k8s"), "vgpurun device-plugin (docs/kubernetes.md)"),
+    **dict.fromkeys(("install", "upgrade"), "pipx or apt (docs/install.md)"),
+    **{
+        "check": "vgpurun doctor",
+        "test": "vgpurun verify",
+        "accounting": "vgpurun history",
+        "waiting": "vgpurun queue",
+    },
     **{"remove": "vgpurun rm", "delete": "vgpurun rm", "nvidia-smi": "vgpurun smi"},
     "uninstall": "pipx uninstall vgpurun or apt purge vgpurun (docs/install.md says what is left)",
 }
@@ -146,12 +164,8 @@ class Verbs(click.Group):
                     f"there is no verb '{unknown[0]}'; the verbs are {', '.join(self.commands)}.", ctx
                 )
             args = [*args[1:2], "--help"]
-        if args and not ctx.resilient_parsing and args[0] in _OTHER_WORDS:
-            raise click.UsageError(
-                f"'{args[0]}' is not a verb of vgpurun: use {_OTHER_WORDS[args[0]]}; "
-                f"for an image of that name: vgpurun run {args[0]}.",
-                ctx,
-            )
+        if args and not ctx.resilient_parsing and args[0] not in self.commands:
+            self._check_other_word(args[0], ctx)
         of_group = {name for parameter in self.get_params(ctx) for name in parameter.opts}
         if args and args[0] not in self.commands and args[0] not in of_group:
             ctx.meta["vgpurun.verbs"] = frozenset(self.commands)
@@ -167,6 +181,17 @@ class Verbs(click.Group):
             run = self.commands["run"]
             found += run.shell_complete(click.Context(run, parent=ctx, info_name="run"), incomplete)
         return list({item.value: item for item in found}.values())
+
+    def _check_other_word(self, word: str, ctx: click.Context) -> None:
+        """Refuse a word of other tools, and the name of an option: they are no images that anybody has."""
+        meant = _OTHER_WORDS.get(word)
+        if meant is None and word.isalpha():
+            run = self.commands["run"]
+            if any(f"--{word}" in parameter.opts for parameter in run.params) and not _is_image(word):
+                meant = f"vgpurun run --{word}"
+        if meant is not None:
+            words = f"'{word}' is not a verb of vgpurun: use {meant}; for an image of that name: vgpurun run {word}."
+            raise click.UsageError(words, ctx)
 
     def _check_typed_verb(self, first: str, ctx: click.Context) -> None:
         """Refuse a first word that is nearly a verb and no image of the engine's, before it is looked for elsewhere."""

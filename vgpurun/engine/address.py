@@ -67,6 +67,13 @@ def _config_file() -> str:
     return os.path.join(folder, "config.json")  # noqa: PTH118
 
 
+def _context_file(name: str) -> str:
+    import hashlib
+
+    folder = hashlib.sha256(name.encode()).hexdigest()
+    return os.path.join(os.path.dirname(_config_file()), "contexts", "meta", folder, "meta.json")  # noqa: PTH118, PTH120
+
+
 def _of_context(name: str | None) -> Address:
     from docker.context import ContextAPI
     from docker.context.config import get_current_context_name
@@ -77,7 +84,7 @@ def _of_context(name: str | None) -> Address:
     except (DockerException, OSError, ValueError) as error:
         raise EngineError(f"Docker's context cannot be read: {' '.join(str(error).split())}") from None
     origin = f"DOCKER_CONTEXT={name}" if name else f"Docker's current context {get_current_context_name()}"
-    if context is None and not os.path.exists(_config_file()):  # noqa: PTH110
+    if context is None and os.path.exists(_context_file(name or "")) and not os.path.exists(_config_file()):  # noqa: PTH110
         raise EngineError(  # docker-py finds the contexts by that file
             f"{origin} cannot be looked up without {_config_file()}; make it (echo '{{}}' > {_config_file()}), or set "
             "DOCKER_HOST"

@@ -22,7 +22,7 @@ from vgpurun.engine.docker_py import (
     RequestException,
 )
 from vgpurun.engine.labels import LABEL_STATE, OF_A_LOOK, Record, read_record
-from vgpurun.errors import EngineError, ImageError
+from vgpurun.errors import EngineError, ImageError, PullError
 from vgpurun.limits.quota import Quota
 from vgpurun.util.row import Row
 from vgpurun.util.times import read_rfc3339
@@ -199,10 +199,10 @@ class Engine:
         try:
             for event in self._api.pull(name, stream=True, decode=True, platform=platform):
                 if "error" in event:
-                    raise ImageError(f"image {name} cannot be pulled: {one_line(event['error'])}")
+                    raise PullError(f"image {name} cannot be pulled: {one_line(event['error'])}")
                 yield event
         except (DockerException, RequestException) as error:
-            raise ImageError(f"image {name} cannot be pulled: {one_line(error)}") from None
+            raise PullError(f"image {name} cannot be pulled: {one_line(error)}") from None
 
     def build(self, context: bytes, tag: str, arguments: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Build an image from a tar file with a Dockerfile, yielding the engine's messages. Raises ImageError."""

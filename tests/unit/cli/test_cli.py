@@ -80,11 +80,40 @@ def test_a_time_after_wait_is_its_time(run: Run) -> None:
         assert "requires at least" not in run(*words, **nowhere).stderr
 
 
+@pytest.mark.usefixtures("simulated")
+def test_no_path_is_printed_where_nothing_was_written(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "vgpurun.yaml"
+    result = run("cdi", "generate", "--driver", "sim", "-o", str(path))
+    assert (result.returncode, result.stdout, path.exists()) == (0, "", False)
+    assert result.stderr == f"vgpurun: there is no slice yet, and so no {path}; vgpurun slice create makes both\n"
+    assert run("slice", "create", "--driver", "sim", "--mem", "1g", "first").returncode == 0
+    assert path.exists(), "it is kept up to date from now on"
+    assert run("cdi", "generate", "--driver", "sim", "-o", str(path)).stdout == f"{path}\n"
+
+
+def test_no_verb_of_docker_s_is_pulled() -> None:
+    """As `docker --help` of 29.0 lists them."""
+    from vgpurun.cli import cli
+    from vgpurun.cli.verbs import _OTHER_WORDS
+
+    common = "run exec ps build bake pull push images login logout search version info"
+    management = "builder buildx checkpoint compose container context image manifest model network plugin system volume"
+    swarm = "config node secret service stack swarm trust scout"
+    commands = (
+        "attach commit cp create diff events export history import inspect kill load logs pause port rename restart rm"
+        " rmi save start stats stop tag top unpause update wait"
+    )
+    for word in " ".join((common, management, swarm, commands)).split():
+        assert word in cli.commands or word in _OTHER_WORDS, word
+
+
 @pytest.mark.parametrize(
     ("word", "way_out"),
     [
         ("rename", "docker rename"), ("images", "docker images"), ("version", "vgpurun --version"),
         ("ls", "vgpurun ps"), ("compose", "docker compose"), ("nvidia-smi", "vgpurun smi"),
+        ("gpus", "vgpurun smi"), ("profile", "vgpurun run --profile"), ("user", "vgpurun run --user"),
+        ("quota", "vgpurun config (docs/config.md says where they are set)"),
     ],
 )  # fmt: skip
 def test_a_word_of_docker_is_no_image(run: Run, word: str, way_out: str) -> None:

@@ -64,7 +64,10 @@ def generate(slices: tuple[str, ...], output: Path, output_format: str | None, d
                 write_device(output.parent, simulated_folder(driver))
             except EnforceError as error:
                 warn(f"the driver's own memory limits are not set: {error}")
-        click.echo(str(output))
+        if output.exists():
+            click.echo(str(output))
+        else:
+            say(f"there is no slice yet, and so no {output}; vgpurun slice create makes both")
         return
     chosen = [store.find(name) for name in slices] or [each for each in store.slices() if each.driver == driver]
     if not chosen:

@@ -21,7 +21,7 @@ from vgpurun.console.messages import warn
 from vgpurun.console.signals import Signals
 from vgpurun.engine.address import config_fault
 from vgpurun.engine.images import PullOptions
-from vgpurun.errors import OptionError
+from vgpurun.errors import OptionError, PullError
 from vgpurun.options.build import container_options
 from vgpurun.options.devices import gpus
 from vgpurun.util.choices import DRIVER_MODES
@@ -109,7 +109,12 @@ def run(
 
         click.echo(to_yaml(launch.plan_without_effect(asked)), nl=False)
         return 0
-    return launch.run(asked, pull, signals)
+    try:
+        return launch.run(asked, pull, signals)
+    except PullError as error:
+        if "vgpurun.verbs" not in ctx.meta or not image.replace("-", "").isalpha():
+            raise
+        raise PullError(f"{error}; nor is '{image}' a verb, which vgpurun --help lists") from None
 
 
 def _profiling(folder: str | None, size: str | None) -> "Profiling | None":
