@@ -30,6 +30,7 @@ from vgpurun.util.times import read_rfc3339
 if TYPE_CHECKING:
     from vgpurun.host.drivers import EngineFacts
 
+_USUAL_LEVEL = {"arm": 7, "arm64": 8}
 _LOOK_TAKES_S = 60  # at the very most, from a container's making to its removal
 
 
@@ -41,8 +42,24 @@ class Image(Row):
     platform: str = ""
 
     def is_for(self, platform: str | None) -> bool:
-        """Ask whether it is for a platform: `OS/ARCH`, with a variant or without, or `OS`."""
-        return platform is None or f"{self.platform}/".startswith(f"{platform.lower()}/")
+        """Ask whether it runs on a platform, `OS/ARCH` with a variant or without, as the engine judges it.
+
+        A processor runs what is for an earlier variant of its architecture, and an image need not name one.
+        """
+        if platform is None:
+            return True
+        (system, name, *variant), (of_image, name_of_image, *variant_of_image) = (
+            each.split("/") for each in (platform, self.platform)
+        )
+        if (system, name) != (of_image, name_of_image):
+            return False
+        return not variant_of_image or _level(name, *variant_of_image) <= _level(name, *variant)
+
+
+def _level(architecture: str, variant: str = "") -> float:
+    """Return the number in a variant such as v7, and that of the usual one where none is given."""
+    found = re.fullmatch(r"(?a)v([0-9]+(\.[0-9]+)?)", variant)
+    return float(found[1]) if found else _USUAL_LEVEL.get(architecture, 1)
 
 
 class VgpurunContainer(Row):

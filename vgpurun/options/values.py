@@ -27,10 +27,25 @@ TRUE = ("1", "t", "T", "true", "TRUE", "True")
 FALSE = ("0", "f", "F", "false", "FALSE", "False")
 _BLANKS = " \t"
 DEFAULT_DETACH_KEYS = "ctrl-p,ctrl-q"
-_SYSTEMS = ("linux", "windows", "darwin", "freebsd")
-_ARCHITECTURES = ("386", "amd64", "arm", "arm64", "loong64", "mips64le", "ppc64le", "riscv64", "s390x")
-_OTHER_NAMES = {"i386": "386", "x86_64": "amd64", "x86-64": "amd64", "aarch64": "arm64", "armhf": "arm", "armel": "arm"}
-_VARIANTS = {"armel": "v6", "arm64/8": "v8", "arm/5": "v5", "arm/6": "v6", "arm/7": "v7", "arm/8": "v8"}
+_COMPONENT = "[A-Za-z0-9_.-]+"
+_SYSTEM = r"([A-Za-z0-9_-]+)(?:\([A-Za-z0-9_.%-]*(?:\+[A-Za-z0-9_.%-]+)*\))?"
+# As docker's library for platforms has them.
+_SYSTEMS = (
+    "aix", "android", "darwin", "dragonfly", "freebsd", "hurd", "illumos", "ios", "js", "linux", "nacl", "netbsd",
+    "openbsd", "plan9", "solaris", "windows", "zos",
+)  # fmt: skip
+_ARCHITECTURES = (
+    "386", "amd64", "amd64p32", "arm", "armbe", "arm64", "arm64be", "ppc64", "ppc64le", "loong64", "mips", "mipsle",
+    "mips64", "mips64le", "mips64p32", "mips64p32le", "ppc", "riscv", "riscv64", "s390", "s390x", "sparc", "sparc64",
+    "wasm",
+)  # fmt: skip
+_OTHER_NAMES = {"x86_64": "amd64", "x86-64": "amd64", "aarch64": "arm64"}
+_WITH_VARIANT = {"i386": ("386", ""), "armhf": ("arm", "v7"), "armel": ("arm", "v6")}
+_VARIANTS = {
+    ("amd64", "v1"): "", ("arm64", "8"): "", ("arm64", "v8"): "", ("arm64", "v8.0"): "", ("arm64", "9"): "v9",
+    ("arm64", "9.0"): "v9", ("arm64", "v9.0"): "v9", ("arm", ""): "v7", ("arm", "7"): "v7", ("arm", "5"): "v5",
+    ("arm", "6"): "v6", ("arm", "8"): "v8",
+}  # fmt: skip
 _ULIMITS = (
     "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio",
     "rttime", "sigpending", "stack",
@@ -329,21 +344,41 @@ def sysctl(text: str) -> tuple[str, str]:
 
 
 def platform(text: str) -> str:
-    """Read `OS`, `ARCH`, `OS/ARCH` or `OS/ARCH/VARIANT`; returns the last two, with the engine's names."""
+    """Read `OS`, `ARCH`, `OS/ARCH` or `OS/ARCH/VARIANT`; returns the last two, with the engine's names.
+
+    A version in brackets after the system's name is for Windows, and docker sends none.
+    """
     if not text:
         return text
-    parts = text.lower().split("/")
+    parts = text.split("/")
+    system = re.fullmatch(_SYSTEM, parts[0])
+    if system is None:
+        raise ValueError(f'"{parts[0]}" is an invalid component of "{text}": it is not the name of a system')
+    if wrong := [part for part in parts[1:4] if not re.fullmatch(_COMPONENT, part)]:
+        must = f'platform specifier component must match "^{_COMPONENT}$"'
+        raise ValueError(f'"{wrong[0]}" is an invalid component of "{text}": {must}')
     if len(parts) > 3:
         raise ValueError(f'"{text}": cannot parse platform specifier; write OS/ARCH')
-    if wrong := next((part for part in parts if not re.fullmatch(r"(?a)[\w-]+", part)), None):
-        raise ValueError(f'"{wrong}" is an invalid component of "{text}"; write OS/ARCH')
-    if len(parts) == 1 and parts[0] in _SYSTEMS:
-        parts = [*parts, os.uname().machine]
-    elif len(parts) == 1 and _OTHER_NAMES.get(parts[0], parts[0]) in _ARCHITECTURES:
-        parts = ["linux", *parts]
-    elif len(parts) == 1:
+    name, *others = system[1].lower(), *(part.lower() for part in parts[1:])
+    name = "darwin" if name == "macos" else name
+    if not others and name in _SYSTEMS:
+        others = [os.uname().machine]
+    elif not others and architecture(name)[0] in _ARCHITECTURES:
+        name, others = "linux", [name]
+    elif not others:
         raise ValueError(f'"{text}": unknown operating system or architecture; write OS/ARCH')
-    system, given, *variant = parts
-    architecture = _OTHER_NAMES.get(given, given)
-    variant = [_VARIANTS.get(f"{architecture}/{each}", each) for each in variant] or [_VARIANTS.get(given, "")]
-    return "/".join(filter(None, (system, architecture, *variant)))
+    kind, variant = architecture(*others)
+    if len(others) == 1 and (kind, variant) == ("arm", "v7"):
+        variant = ""
+    elif len(others) == 2 and (kind, variant) == ("arm64", ""):
+        variant = "v8"
+    return "/".join(filter(None, (name, kind, variant)))
+
+
+def architecture(name: str, variant: str = "") -> tuple[str, str]:
+    """Return the name and the variant that the engine has for an architecture; the usual variant of one is empty."""
+    if name in _WITH_VARIANT:
+        return _WITH_VARIANT[name]
+    name = _OTHER_NAMES.get(name, name)
+    variant = _VARIANTS.get((name, variant), variant)
+    return name, variant

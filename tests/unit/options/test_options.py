@@ -202,6 +202,25 @@ def test_values_that_cannot_be_read(parse: Callable[[str], Any], text: str) -> N
     assert str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("linux/amd64/v1", "linux/amd64"),
+        ("linux/arm64/v8", "linux/arm64/v8"),
+        ("linux/aarch64/9", "linux/arm64/v9"),
+        ("linux/arm/7", "linux/arm/v7"),
+        ("armhf", "linux/arm"),
+        ("linux/armel", "linux/arm/v6"),
+        ("linux/i386/x", "linux/386"),
+        ("linux(6.1+a)/x86_64", "linux/amd64"),
+        ("macos/arm64", "darwin/arm64"),
+        ("mips64", "linux/mips64"),
+    ],
+)
+def test_platforms_by_dockers_names(text: str, name: str) -> None:
+    assert values.platform(text) == name
+
+
 def test_a_gpu_comes_with_its_limits_only() -> None:
     with pytest.raises(OptionError, match="--gpus"):
         FLAGS["device"].read(["nvidia.com/gpu=all"])
