@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vgpurun.admission.lock import QUEUE_DIR
 from vgpurun.errors import NoRoomError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ _SECOND_LOOK_S = 0.2  # what was just ending or being swept at the first look is
 class Line:
     """One launch's time in the queue: `wait_s` is how long it waits for one of these GPUs, 0 for not at all.
 
-    `asked`: what others see that it waits for. `folder`: None is that of all launches.
+    `asked`: what others see that it waits for.
     """
 
     def __init__(
@@ -25,7 +26,7 @@ class Line:
         uuids: Sequence[str],
         wait_s: float,
         say: Callable[[str], None],
-        folder: Path | None = None,
+        folder: Path = QUEUE_DIR,
         asked: str = "",
     ) -> None:
         self._uuids = uuids
