@@ -12,8 +12,9 @@ from vgpurun.host.gpus import Gpu, read_driver, read_use
 from vgpurun.host.stopped import CGROUPS, cgroups_of, is_stopped
 from vgpurun.limits.quota import show_size
 from vgpurun.limits.usage_file import shares_memory
-from vgpurun.suspend.processes import Process, held_bytes
+from vgpurun.suspend.processes import held_bytes
 from vgpurun.util.kernel_text import read_lines
+from vgpurun.util.process_identity import ProcessIdentity
 
 _AVAILABLE = re.compile(r"^MemAvailable: +([0-9]+) kB$", re.MULTILINE)
 _PROC = Path("/proc")
@@ -24,7 +25,7 @@ _MEMORY_COMES_BACK_S = 2.0  # what just ended is not all gone yet
 _POLL_INTERVAL_S = 0.05
 
 
-def check(name: str, held: Mapping[Process, Mapping[str, int]]) -> None:
+def check(name: str, held: Mapping[ProcessIdentity, Mapping[str, int]]) -> None:
     """Raise SuspendError where the memory of processes has no place on the host, or they may talk across GPUs.
 
     `held` is what each of them holds of GPUs, by UUID.
@@ -64,7 +65,7 @@ def check_alone(name: str, limits_folder: Path, gpus: Sequence[Gpu]) -> None:
         )
 
 
-def check_runs(name: str, processes: Sequence[Process]) -> None:
+def check_runs(name: str, processes: Sequence[ProcessIdentity]) -> None:
     """Raise SuspendError for a process that is stopped: the driver's part in it could not do anything."""
     for each in processes:
         if is_stopped(each.pid):
@@ -73,7 +74,9 @@ def check_runs(name: str, processes: Sequence[Process]) -> None:
             )
 
 
-def await_memory(name: str, processes: Sequence[Process], held_before: Mapping[str, int], gpus: Sequence[Gpu]) -> None:
+def await_memory(
+    name: str, processes: Sequence[ProcessIdentity], held_before: Mapping[str, int], gpus: Sequence[Gpu]
+) -> None:
     """Raise NoRoomError where a GPU has too little memory free for what is away, whoever has it.
 
     `held_before` is what the processes had or will have on each GPU, by UUID. A driver that finds too little never
@@ -110,7 +113,7 @@ def _host_bytes() -> int | None:
     return None
 
 
-def _in_cgroups(held: Mapping[Process, Mapping[str, int]]) -> Iterator[tuple[int, int]]:
+def _in_cgroups(held: Mapping[ProcessIdentity, Mapping[str, int]]) -> Iterator[tuple[int, int]]:
     """Yield what the processes below a memory cgroup need, and what it leaves them: for each with a limit."""
     needed: Counter[Path] = Counter()
     for process, held_by_it in held.items():

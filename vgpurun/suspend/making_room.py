@@ -13,10 +13,10 @@ from vgpurun.limits.model import Limits, check_limits, is_max
 from vgpurun.suspend import relocation
 from vgpurun.suspend.defragment import Move, Wanted, cheapest
 from vgpurun.suspend.moving import check_move
-from vgpurun.suspend.processes import Process
 from vgpurun.suspend.resuming import move_over
 from vgpurun.suspend.targets import Target
 from vgpurun.suspend.transition import Wishes, gpus_of
+from vgpurun.util.process_identity import ProcessIdentity
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
@@ -92,7 +92,7 @@ class _Movable:
         self._gpus = gpus
         self._checkpoints = checkpoints
         self._known: dict[tuple[str, str], bool] = {}
-        self._processes: dict[str, list[Process]] = {}
+        self._processes: dict[str, list[ProcessIdentity]] = {}
         self._reasons: dict[str, str] = {}
 
     def __call__(self, holder: Holder, onto: Gpu) -> bool:

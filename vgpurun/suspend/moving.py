@@ -13,7 +13,7 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.limits import usage_file
 from vgpurun.limits.update import Limited, changing, devices_of
 from vgpurun.suspend import checks, record, relocation
-from vgpurun.suspend.processes import Process, find_all, held_by_each, held_bytes
+from vgpurun.suspend.processes import find_all, held_by_each, held_bytes
 from vgpurun.suspend.record import Phase, Record
 from vgpurun.suspend.transition import (
     CALLS_NOTICE_S,
@@ -28,6 +28,7 @@ from vgpurun.suspend.transition import (
     takes_turns,
     undo,
 )  # fmt: skip
+from vgpurun.util.process_identity import ProcessIdentity
 
 _POLL_INTERVAL_S = 0.01
 
@@ -54,9 +55,8 @@ def move(
         there = check_move(target, gpus, driver, onto)
         needed = devices_of(target.name, [(onto[uuid], quota) for uuid, quota in limits if uuid in onto], gpus)
         begun = Record(
-            Phase.SUSPENDING, tuple(there), held_bytes(there, own), True, wishes.by, time.time(), time.monotonic_ns(),
-            onto=onto,
-        )  # fmt: skip
+            Phase.SUSPENDING, tuple(there), held_bytes(there, own), True, wishes.by, onto=onto
+        ).begun_now()  # fmt: skip
         record.write(target.limits_folder, begun)
         try:
             with admitted(target, needed):
@@ -93,7 +93,9 @@ def _await_starts(target: Limited, timeout_ms: int) -> None:
         time.sleep(_POLL_INTERVAL_S)
 
 
-def check_move(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, onto: Mapping[str, str]) -> list[Process]:
+def check_move(
+    target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, onto: Mapping[str, str]
+) -> list[ProcessIdentity]:
     """Return the processes that would move. Raises SuspendError and GpuError where something stands against it."""
     if takes_turns(target):
         raise SuspendError(f"{target.name} takes turns with its memory (--swap), and stays where the others are")

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from vgpurun.errors import SuspendError
 from vgpurun.host.checkpoints import Checkpoints
@@ -19,43 +18,25 @@ from vgpurun.host.mounted import place_of
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
 from vgpurun.slices.members import usages_of
 from vgpurun.util.kernel_text import read_lines
+from vgpurun.util.process_identity import ProcessIdentity, identify
 
 _NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
 _PROC = Path("/proc")
 
 
-class Process(NamedTuple):
-    """A process, and when it started in the kernel's ticks: another one that gets its number later is not it."""
-
-    pid: int
-    started: int
-
-    def is_alive(self) -> bool:
-        """Whether it has not ended."""
-        return started(self.pid) == self.started
-
-
-def started(pid: int) -> int | None:
-    """Return when a process started, in ticks since the boot, or None for one that has ended."""
-    with suppress(OSError, ValueError, IndexError):
-        state, *rest = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        return None if state in "ZX" else int(rest[18])
-    return None
-
-
-def held_bytes(processes: Sequence[Process], gpus: Sequence[Gpu]) -> dict[str, int]:
+def held_bytes(processes: Sequence[ProcessIdentity], gpus: Sequence[Gpu]) -> dict[str, int]:
     """Return what NVML says that processes hold of each GPU, by UUID. Raises GpuError."""
     return sum_by_gpu(held_by_each(processes, gpus), processes, gpus)
 
 
 def sum_by_gpu(
-    held: Mapping[Process, Mapping[str, int]], processes: Sequence[Process], gpus: Sequence[Gpu]
+    held: Mapping[ProcessIdentity, Mapping[str, int]], processes: Sequence[ProcessIdentity], gpus: Sequence[Gpu]
 ) -> dict[str, int]:
     """Return what these processes hold of each GPU, by UUID, of what all do."""
     return {gpu.uuid: sum(held[each].get(gpu.uuid, 0) for each in processes) for gpu in gpus}
 
 
-def held_by_each(processes: Sequence[Process], gpus: Sequence[Gpu]) -> dict[Process, dict[str, int]]:
+def held_by_each(processes: Sequence[ProcessIdentity], gpus: Sequence[Gpu]) -> dict[ProcessIdentity, dict[str, int]]:
     """Return the same of each process, without GPUs of which it holds nothing. Raises GpuError."""
     listed = {gpu.uuid: read_processes(gpu) for gpu in gpus}
     return {
@@ -63,7 +44,7 @@ def held_by_each(processes: Sequence[Process], gpus: Sequence[Gpu]) -> dict[Proc
     }
 
 
-def find(folder: Path, gpus: Sequence[Gpu]) -> list[Process]:
+def find(folder: Path, gpus: Sequence[Gpu]) -> list[ProcessIdentity]:
     """Return the processes below a state folder that use one of these GPUs.
 
     Raises GpuError, and SuspendError where some of them are another user's: those would be left out.
@@ -73,10 +54,10 @@ def find(folder: Path, gpus: Sequence[Gpu]) -> list[Process]:
         with suppress(SuspendError):  # a stranger, which does not count here
             if belongs_to(pid, folder):
                 own.add(pid)
-    return [Process(pid, moment) for pid in sorted(own) if (moment := started(pid)) is not None]
+    return [found for pid in sorted(own) if (found := identify(pid))]
 
 
-def find_all(folder: Path, gpus: Sequence[Gpu], driver: Checkpoints) -> list[Process]:
+def find_all(folder: Path, gpus: Sequence[Gpu], driver: Checkpoints) -> list[ProcessIdentity]:
     """Return with these all others there that have started CUDA, and hold nothing of a GPU yet; raise the same.
 
     It looks at each process of the host.
@@ -84,12 +65,12 @@ def find_all(folder: Path, gpus: Sequence[Gpu], driver: Checkpoints) -> list[Pro
     found = {*find(folder, gpus)}
     for pid in sorted(int(path.name) for path in _PROC.iterdir() if path.name.isdecimal()):
         with suppress(SuspendError):  # a stranger
-            if belongs_to(pid, folder) and driver.state(pid) is not None and (moment := started(pid)) is not None:
-                found.add(Process(pid, moment))
+            if belongs_to(pid, folder) and driver.state(pid) is not None and (process := identify(pid)):
+                found.add(process)
     return sorted(found)
 
 
-def on_gpus(processes: Sequence[Process], gpus: Sequence[Gpu]) -> list[Gpu]:
+def on_gpus(processes: Sequence[ProcessIdentity], gpus: Sequence[Gpu]) -> list[Gpu]:
     """Return those GPUs on which NVML lists one of the processes. Raises GpuError."""
     pids = {each.pid for each in processes}
     return [gpu for gpu in gpus if not pids.isdisjoint(read_processes(gpu))]

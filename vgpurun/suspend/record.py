@@ -4,16 +4,17 @@ The file is in the state folder, which the container does not see; that may be a
 """
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vgpurun.storage.shared_file import read_regular
-from vgpurun.suspend.processes import Process
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.printable import printable
+from vgpurun.util.process_identity import ProcessIdentity, boot_id
 
 FILE = "suspension"
 _MOST_BYTES = 1 << 20
@@ -33,13 +34,14 @@ class Record(NamedTuple):
     """A suspension. `held_bytes` is what the processes had on each GPU, by UUID, and need there to come back.
 
     `is_held`: only a command brings it back, and no call of its programs. `by`: what suspended it, for people.
-    `since_s` is in seconds since 1970, `since_ns` by CLOCK_MONOTONIC: only a call after that asks for the GPUs.
+    `since_s` is in seconds since 1970, `since_ns` by CLOCK_MONOTONIC of the boot `boot_id`: only a call after that asks
+    for the GPUs.
     `is_swapped`: it comes back at its turn, and what it has reserved stays its own, together with others' in theirs.
     `onto`: of a move, the GPU that takes the place of each, by UUID. `moved`: of a return, those that were there.
     """
 
     phase: Phase
-    processes: tuple[Process, ...] = ()
+    processes: tuple[ProcessIdentity, ...] = ()
     held_bytes: Mapping[str, int] = {}
     is_held: bool = False
     by: str = ""
@@ -47,7 +49,17 @@ class Record(NamedTuple):
     since_ns: int = 0
     is_swapped: bool = False
     onto: Mapping[str, str] = {}
-    moved: tuple[Process, ...] = ()
+    moved: tuple[ProcessIdentity, ...] = ()
+    boot_id: str = ""
+
+    @property
+    def since_now_ns(self) -> int:
+        """The same by this boot's clock: a suspension of a boot before was before all that it has."""
+        return self.since_ns if self.boot_id == boot_id() else 0
+
+    def begun_now(self) -> "Record":
+        """Return one that begins now."""
+        return self._replace(since_s=time.time(), since_ns=time.monotonic_ns(), boot_id=boot_id())
 
     @property
     def total_bytes(self) -> int:
@@ -61,7 +73,7 @@ def read(folder: Path) -> Record | None:
         given = json.loads(read_regular(folder / FILE, _MOST_BYTES) or b"")
         return Record(
             Phase(given["phase"]),
-            tuple(Process(int(pid), int(started)) for pid, started in given["processes"]),
+            _processes(given["processes"]),
             {str(uuid): int(held) for uuid, held in given["held_bytes"].items()},
             bool(given["is_held"]),
             printable(str(given["by"])),
@@ -69,12 +81,21 @@ def read(folder: Path) -> Record | None:
             int(given["since_ns"]),
             given.get("is_swapped") is True,
             {str(old): str(new) for old, new in given.get("onto", {}).items()},
-            tuple(Process(int(pid), int(started)) for pid, started in given.get("moved", ())),
+            _processes(given.get("moved", ())),
+            str(given.get("boot_id", "")),
         )
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+def _processes(given: Iterable[Sequence[Any]]) -> tuple[ProcessIdentity, ...]:
+    """Read what names processes. One written by a version before has no boot: it was made in this one."""
+    return tuple(
+        ProcessIdentity(int(pid), int(started_ticks), str(*boot) if boot else boot_id())
+        for pid, started_ticks, *boot in given
+    )
 
 
 def write(folder: Path, record: Record) -> None:

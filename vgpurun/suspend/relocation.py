@@ -21,9 +21,10 @@ from vgpurun.limits.quota import Quota
 from vgpurun.limits.update import Limited
 from vgpurun.storage.shared_file import read_regular
 from vgpurun.suspend import checks, record
-from vgpurun.suspend.processes import Process, on_gpus
+from vgpurun.suspend.processes import on_gpus
 from vgpurun.suspend.record import Phase, Record
 from vgpurun.util.kernel_text import read_lines
+from vgpurun.util.process_identity import ProcessIdentity
 from vgpurun.util.threads import uninterrupted
 
 _PROC = Path("/proc")
@@ -44,7 +45,7 @@ def onto_named(name: str, own: Sequence[Gpu], wanted: Sequence[Gpu]) -> dict[str
     return {each.uuid: onto.uuid for each, onto in zip(old, new, strict=True)}
 
 
-def check(target: Limited, processes: Sequence[Process], gpus: Sequence[Gpu], onto: Mapping[str, str]) -> None:
+def check(target: Limited, processes: Sequence[ProcessIdentity], gpus: Sequence[Gpu], onto: Mapping[str, str]) -> None:
     """Raise SuspendError where a share with these processes cannot go on on those GPUs."""
     name = target.name
     if not target.id.isdecimal() and not limits_file.is_movable(_path(target)):
@@ -151,11 +152,11 @@ def _backward(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: 
         record.write(target.limits_folder, found)
 
 
-def _in_state(driver: Checkpoints, processes: Sequence[Process], state: ProcessState) -> list[Process]:
+def _in_state(driver: Checkpoints, processes: Sequence[ProcessIdentity], state: ProcessState) -> list[ProcessIdentity]:
     return [each for each in processes if each.is_alive() and driver.state(each.pid) == state]
 
 
-def _restore(driver: Checkpoints, process: Process, pairs: Mapping[str, str]) -> None:
+def _restore(driver: Checkpoints, process: ProcessIdentity, pairs: Mapping[str, str]) -> None:
     try:
         driver.restore(process.pid, pairs)
     except CheckpointError as error:
@@ -169,7 +170,7 @@ def _moved(found: Record) -> dict[str, int]:
     return {found.onto.get(uuid, uuid): held for uuid, held in found.held_bytes.items()}
 
 
-def _pairs(process: Process, gpus: Sequence[Gpu], onto: Mapping[str, str]) -> dict[str, str]:
+def _pairs(process: ProcessIdentity, gpus: Sequence[Gpu], onto: Mapping[str, str]) -> dict[str, str]:
     """Return which GPU comes to the place of each that a process sees: the driver wants all of them, in pairs.
 
     Those that it goes to change places with those that it had.
@@ -200,7 +201,7 @@ def _seen_by(pid: int, gpus: Sequence[Gpu]) -> list[Gpu]:
     return [gpu for gpu in whole if gpu.uuid.encode() in simulated]
 
 
-def _is_held_by_driver(target: Limited, processes: Sequence[Process], gpu: Gpu) -> bool:
+def _is_held_by_driver(target: Limited, processes: Sequence[ProcessIdentity], gpu: Gpu) -> bool:
     cgroups = {*cgroups_of({target.id}).values(), *(memory_limits.cgroup_of(each.pid) for each in processes)}
     with suppress(EnforceError, GpuError):  # a driver without such limits
         return any(memory_limits.read(gpu, each).most_bytes is not None for each in cgroups if each is not None)

@@ -14,14 +14,13 @@ from vgpurun.errors import GpuError, VgpurunError
 from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.gpus import Gpu, read_use
 from vgpurun.inventory.swap_counts import add_swap, note_held_up
-from vgpurun.limits import limits_file, usage_file
+from vgpurun.limits import limits_file
 from vgpurun.suspend.record import Record
 from vgpurun.suspend.targets import Target
-from vgpurun.suspend.transition import Wishes, read, suspend, swap_in
+from vgpurun.suspend.transition import Wishes, is_asked_for, read, suspend, swap_in
 from vgpurun.suspend.turns import Exchange, Group, Turns
 
 _INTERVAL_S = 0.05
-_ASKS_AGAIN_NS = 2_000_000_000  # a call that waits asks every half a second; one that has asked before has ended
 
 
 class Hears(NamedTuple):
@@ -108,7 +107,7 @@ class Swapper:
         if states == {abi.NOT_SUSPENDED}:
             return Group(target.id, gpus, True, False, *self._agent.use(target), is_moving)
         if states == {abi.SWAPPED}:
-            return Group(target.id, gpus, False, _wants(target), is_moving=is_moving)
+            return Group(target.id, gpus, False, is_asked_for(target, read(target)), is_moving=is_moving)
         return Group(target.id, gpus, False, False, is_moving=True)
 
     def _carry_out(self, exchange: Exchange, targets: dict[str, Target]) -> None:
@@ -249,12 +248,3 @@ class _Meanwhile:
     def _may_go_on(self) -> bool:
         self._is_known.wait()
         return self._has_left
-
-
-def _wants(target: Target) -> bool:
-    """Whether a call of it waits."""
-    asked_ns = usage_file.read_asked_ns(target.limits_folder / "run" / "usage")
-    if asked_ns < time.monotonic_ns() - _ASKS_AGAIN_NS:
-        return False
-    found = read(target)
-    return found is None or asked_ns > found.since_ns

@@ -22,14 +22,16 @@ from vgpurun.limits.nested import folders_above
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.update import Limited, changing, devices_of
 from vgpurun.suspend import checks, record, relocation
-from vgpurun.suspend.processes import Process, belongs_to, find, held_by_each, held_bytes, sum_by_gpu
+from vgpurun.suspend.processes import belongs_to, find, held_by_each, held_bytes, sum_by_gpu
 from vgpurun.suspend.record import Phase, Record
+from vgpurun.util.process_identity import ProcessIdentity
 from vgpurun.util.threads import uninterrupted
 
 LOCK_TIMEOUT_MS = 10_000
 # A call that looked before the limits file said so has entered the driver, and is waited for, after this time: one that
 # enters a locked driver waits there, and asks for nothing. Its thread may have been out of processor time in between.
 CALLS_NOTICE_S = 0.2
+_ASKS_AGAIN_NS = 2_000_000_000  # a call that waits asks every half a second; one that has asked before has ended
 _MOST_ROUNDS = 20  # of processes that start while others are being locked
 
 Admitted = Callable[[Limited, Sequence[tuple[Gpu, Quota]]], AbstractContextManager[object]]
@@ -68,8 +70,8 @@ def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: W
         checks.check(target.name, held)
         begun = Record(
             Phase.SUSPENDING, tuple(processes), held_bytes(processes, own), wishes.is_held, wishes.by,
-            time.time(), time.monotonic_ns(), wishes.is_swap,
-        )  # fmt: skip
+            is_swapped=wishes.is_swap,
+        ).begun_now()  # fmt: skip
         record.write(target.limits_folder, begun)
         try:
             set_suspended(target, abi.SUSPENDING)
@@ -187,9 +189,14 @@ def was_cut_off(target: Limited) -> bool:
     return _suspended(target) == abi.SUSPENDING if found is None else found.phase != Phase.SUSPENDED
 
 
-def is_asked_for(target: Limited, found: Record) -> bool:
-    """Whether a program has asked for its GPUs since they were taken."""
-    return usage_file.read_asked_ns(target.limits_folder / "run" / "usage") > found.since_ns
+def is_asked_for(target: Limited, found: Record | None) -> bool:
+    """Whether a program waits for its GPUs, and has since they were taken: found.since_s, or never where it is None.
+
+    The file outlives a reboot, and so does a question that was asked before it.
+    """
+    asked_ns = usage_file.read_asked_ns(target.limits_folder / "run" / "usage")
+    now_ns = time.monotonic_ns()
+    return max(found.since_now_ns if found else 0, now_ns - _ASKS_AGAIN_NS) < asked_ns <= now_ns
 
 
 def takes_turns(target: Limited) -> bool:
@@ -204,10 +211,10 @@ def take(
     begun: Record,
     wishes: Wishes,
     own: Sequence[Gpu],
-    find_now: Callable[[], list[Process]],
+    find_now: Callable[[], list[ProcessIdentity]],
 ) -> Record:
     """Lock all processes, those that start meanwhile too, and then take all of them off. Raises SuspendError."""
-    locked: list[Process] = []
+    locked: list[ProcessIdentity] = []
     for _ in range(_MOST_ROUNDS):
         if wishes.gives_way and is_asked_for(target, begun):
             raise SuspendError(f"{target.name} is in use again")
@@ -241,12 +248,12 @@ def is_part(target: Limited) -> bool:
     return bool(above)
 
 
-def _not_away(driver: Checkpoints, processes: Sequence[Process]) -> list[Process]:
+def _not_away(driver: Checkpoints, processes: Sequence[ProcessIdentity]) -> list[ProcessIdentity]:
     """Leave out those that are suspended by themselves, as parts of this: they come back in the same way."""
     return [each for each in processes if driver.state(each.pid) != ProcessState.CHECKPOINTED]
 
 
-def _changed(change: Callable[..., None], process: Process, *arguments: int) -> bool:
+def _changed(change: Callable[..., None], process: ProcessIdentity, *arguments: int) -> bool:
     """Return whether there was something to change: a process that ends meanwhile needs nothing."""
     try:
         change(process.pid, *arguments)
@@ -310,7 +317,7 @@ def _unlock_all(
     """Return what has failed, in words, or None where they may not go on."""
     failures: list[str] = []
 
-    def tried(step: Callable[[Process], object], process: Process) -> bool:
+    def tried(step: Callable[[ProcessIdentity], object], process: ProcessIdentity) -> bool:
         try:
             return bool(step(process))
         except SuspendError as error:
@@ -332,7 +339,7 @@ def _unlock_all(
     return failures
 
 
-def _unlock(driver: Checkpoints, process: Process) -> None:
+def _unlock(driver: Checkpoints, process: ProcessIdentity) -> None:
     state = driver.state(process.pid)
     if state == ProcessState.FAILED:
         raise SuspendError(f"the driver has failed at process {process.pid}, whose GPU memory is lost; end it")
@@ -363,7 +370,7 @@ def _as_wished(target: Limited, found: Record, wishes: Wishes) -> Record:
     """Let what is away already stay so as it is wished: held, or without the turns that it waited for."""
     wanted = found._replace(is_held=found.is_held or wishes.is_held, is_swapped=found.is_swapped and wishes.is_swap)
     if wanted.is_swapped != found.is_swapped:
-        wanted = wanted._replace(by=wishes.by, since_s=time.time(), since_ns=time.monotonic_ns())
+        wanted = wanted._replace(by=wishes.by).begun_now()
     return wanted if wanted == found else _settle(target, wanted)
 
 
