@@ -46,11 +46,16 @@ def record_of(pids: Iterable[int]) -> dict[str, object]:
 
 def is_any_alive(record: object) -> bool:
     """Ask whether a process of a record lives. Raises PermissionError for those of another PID namespace."""
+    return any(each.is_alive() for each in processes_in(record))
+
+
+def processes_in(record: object) -> list[ProcessIdentity]:
+    """Return the processes that a record names. Raises PermissionError for those of another PID namespace."""
     if not isinstance(record, Mapping):
-        return False
+        return []
     if record.get("pid_namespace") != pid_namespace():
         raise PermissionError("these processes cannot be seen from here")
-    return any(each.is_alive() for each in _processes_in(record))
+    return list(_processes_in(record))
 
 
 def _processes_in(record: Mapping[str, Any]) -> Iterable[ProcessIdentity]:

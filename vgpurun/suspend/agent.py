@@ -5,7 +5,6 @@ What takes turns is left to swapping.py, but for what --idle says of it.
 Where a program asks and there is no room, or a launch waits, it suspends idle programs that allow it.
 """
 
-import os
 import signal
 import threading
 import time
@@ -26,16 +25,17 @@ from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.idle import IdlePolicy, read_idle
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.update import is_being_changed
-from vgpurun.storage import state
+from vgpurun.storage import holders, state
 from vgpurun.storage.unchanged import Unchanged
 from vgpurun.suspend import record
-from vgpurun.suspend.processes import belongs_to, find, started
+from vgpurun.suspend.processes import belongs_to, find
 from vgpurun.suspend.record import Phase, Record
 from vgpurun.suspend.resuming import bring_back
 from vgpurun.suspend.swapping import Hears, Swapper
 from vgpurun.suspend.targets import Target, of_containers, slices_and_processes
 from vgpurun.suspend.transition import Wishes, finish, is_asked_for, suspend
 from vgpurun.util.background import Background
+from vgpurun.util.process_identity import ProcessIdentity, identify
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer
@@ -85,7 +85,7 @@ class Agent:
         self._facts_of: list[Target] | None = None  # None: look again
         self._in_question: list[Target] = []  # those that are to be seen to
         self._watched: dict[str, Target] = {}  # those that are suspended, or on their way
-        self._owners: dict[int, tuple[int | None, str]] = {}  # of processes that use a GPU: their start, and a target
+        self._owners: dict[int, tuple[ProcessIdentity | None, str]] = {}  # of processes that use a GPU: a target
         self._listed_s = self._refreshed_s = self._changed_s = self._noted_s = float("-inf")
         self._busy_s: dict[str, float] = {}  # when each was last seen to use a GPU, or first seen at all
         self._again_s: dict[str, float] = {}
@@ -243,9 +243,9 @@ class Agent:
         return is_away
 
     def _stop(self, target: Target, now_s: float) -> None:
-        """Begin to stop it, or ask how that goes. Raises EngineError, after which it is tried again."""
+        """Begin to stop it, or ask how that goes. Raises VgpurunError and OSError; then it is tried again."""
         is_new = target.id not in self._stops
-        stop = self._stops.pop(target.id, None) or Background(lambda: _stop(target))
+        stop = self._stops.pop(target.id, None) or Background(lambda: _stop(target, self._gpus))
         if stop.has_ended(_ENGINE_TAKES_S if is_new else 0):
             stop.result()
             self._busy_s[target.id] = now_s  # if it is there still, it was started again
@@ -286,11 +286,11 @@ class Agent:
         self._hear_of("", trouble)
 
     def _owner_of(self, pid: int, targets: Sequence[Target]) -> str:
-        moment = started(pid)
+        process = identify(pid)
         known, owner = self._owners.get(pid, (None, ""))
-        if known is None or known != moment:
+        if known is None or known != process:
             owner = next((each.id for each in targets if belongs_to(pid, each.limits_folder)), "")
-            self._owners[pid] = moment, owner
+            self._owners[pid] = process, owner
         return owner
 
     def _list(self, now_s: float) -> None:
@@ -313,7 +313,7 @@ class Agent:
             self._busy_s = {each.id: self._busy_s.get(each.id, now_s) for each in self._targets}
             self._warned &= self._busy_s.keys()
             self._stops = {id_: each for id_, each in self._stops.items() if id_ in self._busy_s}
-        self._owners = {pid: known for pid, known in self._owners.items() if started(pid) == known[0]}
+        self._owners = {pid: known for pid, known in self._owners.items() if known[0] and known[0].is_alive()}
 
     def _look_over(self, _: float) -> None:
         """Find those that take turns, those of which idleness matters, and those to be seen to: mostly few."""
@@ -366,15 +366,28 @@ def _trouble_of(act: Callable[..., None], *arguments: object) -> str:
     return ""
 
 
-def _stop(target: Target) -> None:
-    """End it, which may take as long as its own --stop-timeout says, a day for one. Raises EngineError."""
+def _stop(target: Target, gpus: Sequence[Gpu]) -> None:
+    """End it, which may take as long as its own --stop-timeout says, a day for one. Raises VgpurunError and OSError."""
     if target.id.isdecimal():
-        if state.is_alive(target.limits_folder):
-            os.kill(int(target.id), signal.SIGTERM)
+        _stop_local(target, gpus)
     elif not target.id.startswith("slice:"):
         from vgpurun.engine.containers import ContainerEngine
 
         ContainerEngine.connect().stop_in_time(target.id, None, None)
+
+
+def _stop_local(target: Target, gpus: Sequence[Gpu]) -> None:
+    """Send SIGTERM to `vgpurun local`, which passes it on, or where that has ended to what it has left.
+
+    The folder may be a user's own, who can name any process in it: only those that are that user's are ended.
+    """
+    folder = target.limits_folder
+    owner_uid = folder.lstat().st_uid
+    uid = owner_uid if owner_uid != 0 else None  # root's may have become another user's
+    named = holders.processes_in((state.read_owner(folder) or {}).get(holders.RECORD))
+    if not any(each.signal(signal.SIGTERM, uid) for each in named if each.pid == int(target.id)):
+        for each in set(named) | set(find(folder, gpus)):
+            each.signal(signal.SIGTERM, uid)
 
 
 def _connect() -> "Engine | None":

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
+import signal
+import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from support.second_user import UID, attacked_by, needs_two_users
 from vgpurun import abi
 from vgpurun.engine.client import VgpurunContainer
 from vgpurun.engine.containers import ContainerEngine
@@ -19,11 +26,13 @@ from vgpurun.limits import usage_file
 from vgpurun.limits.idle import FILE, IdlePolicy, idle_files
 from vgpurun.limits.limits_file import limits_bytes, set_suspended
 from vgpurun.limits.quota import Quota
+from vgpurun.storage.holders import pid_namespace
 from vgpurun.suspend import agent, record
 from vgpurun.suspend.agent import Agent
 from vgpurun.suspend.record import Phase, Record
 from vgpurun.suspend.targets import Target
 from vgpurun.util.atomic_file import atomic_file
+from vgpurun.util.process_identity import ProcessIdentity, identify
 
 
 @pytest.mark.parametrize("name", ["end_overdue", "slices_and_processes", "queue"])
@@ -232,3 +241,72 @@ def test_whatever_brings_a_target_into_question_is_noticed(
     assert in_question() == in_question() == [target]
     set_suspended(limits, abi.NOT_SUSPENDED)
     assert in_question() == []
+
+
+def local(folder: Path, launcher: int, named: Sequence[ProcessIdentity]) -> Target:
+    """Make the state folder of `vgpurun local`, whose own process had this number."""
+    folder.mkdir()
+    record = {"pid_namespace": pid_namespace(), "processes": [each._asdict() for each in named]}
+    (folder / "owner").write_text(json.dumps({"engine": None, "pid": launcher, "holders": record}))
+    return Target(str(launcher), f"process {launcher}", folder)
+
+
+@pytest.fixture
+def sleepers() -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    """Start processes that would sleep on."""
+    with ExitStack() as ending:
+
+        def start() -> subprocess.Popen[bytes]:
+            process = subprocess.Popen(["sleep", "60"])
+            ending.callback(process.wait)
+            ending.callback(process.kill)
+            return process
+
+        yield start
+
+
+def identity(process: subprocess.Popen[bytes]) -> ProcessIdentity:
+    found = identify(process.pid)
+    assert found is not None
+    return found
+
+
+def test_a_local_process_that_idles_is_told_to_end(
+    tmp_path: Path, sleepers: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    launcher, child = sleepers(), sleepers()
+    agent._stop(local(tmp_path / "state", launcher.pid, [identity(launcher), identity(child)]), [])
+    assert launcher.wait(10) == -signal.SIGTERM
+    assert child.poll() is None, "the first passes it on by itself"
+
+
+def test_no_process_that_has_the_number_by_now_is_ended(
+    tmp_path: Path, sleepers: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    """What idles is: it goes on without the command that started it."""
+    stranger, left = sleepers(), sleepers()
+    before = identity(stranger)._replace(started_ticks=identity(stranger).started_ticks - 100)
+    agent._stop(local(tmp_path / "state", stranger.pid, [before, identity(left)]), [])
+    assert left.wait(10) == -signal.SIGTERM
+    assert stranger.poll() is None
+
+
+@needs_two_users
+def test_no_user_lets_root_end_a_process_of_another(
+    tmp_path: Path, sleepers: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    """The folder of a user's own says whatever that user likes."""
+    victim = sleepers()
+    target = local(tmp_path / "state", victim.pid, [identity(victim)])
+    os.chown(target.limits_folder, UID, UID)
+    agent._stop(target, [])
+    time.sleep(0.1)
+    assert victim.poll() is None
+    with attacked_by(lambda: None) as own:
+        process = identify(own)
+        assert process is not None
+        target = local(tmp_path / "own", own, [process])
+        os.chown(target.limits_folder, UID, UID)
+        with process.opened() as file:
+            agent._stop(target, [])
+            assert select.select([file], [], [], 10)[0], "its own is"
