@@ -46,6 +46,14 @@ def test_pull_always_asks_for_an_image_that_is_here(vgpurun: Cli, debian: str) -
     assert vgpurun.run("--pull", "missing", debian, "true").exit_code == 0
 
 
+def test_a_word_that_cannot_be_pulled_is_no_verb_either(vgpurun: Cli) -> None:
+    vgpurun.environment["VGPURUN_DRIVER"] = "sim"
+    for words, is_hinted in ((("fancyword",), True), (("run", "fancyword"), False), (("fancyword:1",), False)):
+        result = vgpurun(*words)
+        assert result.exit_code == 125 and "cannot be pulled" in result.stderr
+        assert ("nor is 'fancyword' a verb, which vgpurun --help lists" in result.stderr) == is_hinted
+
+
 def test_a_helper_for_credentials_that_is_missing_is_named_once(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"credsStore": "nowhere"}')
     vgpurun.environment["DOCKER_CONFIG"] = str(tmp_path)

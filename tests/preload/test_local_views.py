@@ -44,6 +44,16 @@ def test_ps_lists_them_without_an_engine(host: Host, start: Callable[..., Progra
     assert (alone.returncode, alone.stdout) == (125, ""), "there is nothing to be shown"
 
 
+def test_one_line_says_that_others_have_reserved_all_of_the_time(host: Host, start: Callable[..., Program]) -> None:
+    for percent in ("70", "30"):
+        start("--mem", "200m", "--sm", percent, "--gpus", "device=0")
+    launched = host.vgpurun("local", *SIM, "--mem", "600m", "--gpus", "device=0", "--", "true")
+    words = "100 % of the time of GPU 0 is reserved: without --sm this gets 1 % while the others use theirs"
+    assert (launched.returncode, launched.stderr) == (0, f"vgpurun: warning: {words}\n")
+    for given in (("--gpus", "device=1"), ("--sm-policy", "off", "--gpus", "device=0")):
+        assert host.vgpurun("local", *SIM, "--mem", "600m", *given, "--", "true").stderr == ""
+
+
 def test_a_program_that_its_launch_did_not_outlive_is_no_stranger(host: Host, start: Callable[..., Program]) -> None:
     program = start("--mem", "1g")
     child = outlive(program)

@@ -20,6 +20,7 @@ from vgpurun.util.row import Row
 # difference between two readings. Else the last of four shares of 25 % would come and go with it.
 _SLACK_BYTES = 1 << 30
 _SLACK_PERCENT = 5
+_LITTLE_PERCENT = 10  # of a GPU's time: who gets less by leaving out --sm has hardly meant that
 
 
 class Share(Row):
@@ -110,6 +111,19 @@ class GpuCapacity(Row):
     def with_share(self, share: Share) -> "GpuCapacity":
         """Return the capacity as it would be with this share, and its use."""
         return GpuCapacity(self.gpu, (*self.shares, share), self.used_bytes + self._held_of_reservations([share]))
+
+    def crowding(self, need: Quota, before: Quota | None = None) -> str:
+        """Return in words that one without a compute limit will get hardly any time here, or nothing."""
+        if need.sm_percent is not None or (before is not None and before.sm_percent is None):
+            return ""
+        unlimited = sum(share.quota.sm_percent is None for share in self.shares)
+        left_percent = max(1, (100 - self.reserved_sm_percent) // (unlimited + 1))
+        if left_percent >= _LITTLE_PERCENT:
+            return ""
+        return (
+            f"{self.reserved_sm_percent} % of the time of GPU {self.gpu.number} is reserved: without --sm this gets "
+            f"{left_percent} % while the others use theirs"
+        )
 
     def refusal(self, need: Quota, before: Quota | None = None) -> str | None:
         """Return why there is no room for `need`, or None where there is. It keeps what it has `before`."""

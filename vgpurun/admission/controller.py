@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from vgpurun.admission.capacity import capacities
+from vgpurun.admission.capacity import GpuCapacity, capacities
 from vgpurun.admission.grants import Grant
 from vgpurun.admission.lock import admission_lock
 from vgpurun.admission.placement import Placement, place
@@ -22,6 +22,7 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.inventory.held import held_by
 from vgpurun.inventory.reservations import all_holders
 from vgpurun.limits import quota
+from vgpurun.limits.policies import SmPolicy
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
@@ -88,11 +89,20 @@ class Admission:
         placement = place(self.request, others, self.grant)
         for each in placement.lowered:
             self.say(each)
-        if not self.in_place_of:
-            given = quota.resolve(placement.gpus, placement.limits.memory, None, {}, range(len(placement.gpus)))
-            for remark in dict.fromkeys(filter(None, (quota.doubt(each.memory_bytes) for each in given))):
-                self.warn(remark)
+        for remark in dict.fromkeys(filter(None, self._remarks(placement, others))):
+            self.warn(remark)
         return placement
+
+    def _remarks(self, placement: Placement, others: Sequence[GpuCapacity]) -> Iterator[str]:
+        limits, environment = placement.limits, self.request.environment
+        indexes = [gpu.index for gpu in placement.gpus] if self.request.is_local else range(len(placement.gpus))
+        needs = quota.resolve(placement.gpus, limits.memory, limits.sm, environment, indexes)
+        by_uuid = {each.gpu.uuid: each for each in others}
+        for gpu, need in zip(placement.gpus, needs, strict=True):
+            if not self.in_place_of:
+                yield quota.doubt(need.memory_bytes)
+            if self.request.limits.sm_policy != SmPolicy.OFF.name.lower():
+                yield by_uuid[gpu.uuid].crowding(need, self.request.before.get(gpu.uuid))
 
     @contextmanager
     def granted(self) -> Iterator[Placement]:

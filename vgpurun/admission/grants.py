@@ -73,12 +73,22 @@ class Grant(Row):
         """Raise QuotaError for what the user may never have on this GPU."""
         if is_overcommit and not self.may_overcommit:
             raise QuotaError(f"{self._whose('overcommit')} may not use --overcommit; leave it out")
-        allowed = self.maxima.gpus
-        if allowed is not None and not any(match_gpu(name, [capacity.gpu]) for name in allowed):
-            raise QuotaError(
-                f"{self._whose('gpus')} may not use GPU {capacity.gpu.number}; allowed: {', '.join(allowed) or 'none'}"
-            )
+        if not self.allows(capacity.gpu):
+            raise QuotaError(f"{self._whose('gpus')} may not use GPU {capacity.gpu.number}; {self._allowed}")
         self._check_possible(self._sums_on(capacity, need, before))
+
+    def allows(self, gpu: Gpu) -> bool:
+        """Ask whether the user may use a GPU at all."""
+        return self.maxima.gpus is None or any(match_gpu(name, [gpu]) for name in self.maxima.gpus)
+
+    def check_count(self, gpus: Sequence[Gpu], wanted: int) -> None:
+        """Raise QuotaError where the user may use fewer of these GPUs than a launch wants."""
+        if (usable := sum(map(self.allows, gpus))) < wanted:
+            raise QuotaError(f"{self._whose('gpus')} may use {usable} of the GPUs, not {wanted}; {self._allowed}")
+
+    @property
+    def _allowed(self) -> str:
+        return f"allowed: {', '.join(self.maxima.gpus or ()) or 'none'}"
 
     def refusal(self, capacity: GpuCapacity, need: Quota, before: Quota | None = None) -> str | None:
         """Return why the user may not have this on the GPU now, or None."""
@@ -89,8 +99,7 @@ class Grant(Row):
 
         None alone: no launch there is for the user now.
         """
-        allowed = self.maxima.gpus
-        if allowed is not None and not any(match_gpu(name, [capacity.gpu]) for name in allowed):
+        if not self.allows(capacity.gpu):
             return None
         left: dict[str, int] = {}
         for each in (*self._sums_on(capacity, Quota(), None), *self._sums_in_all(capacities, [], _NOTHING)):

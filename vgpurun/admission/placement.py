@@ -94,9 +94,13 @@ def _consider(request: Request, needs: Needs, capacity: GpuCapacity, grant: Gran
 def _considered(
     request: Request, needs: Needs, capacities: Sequence[GpuCapacity], grant: Grant, count: int
 ) -> list[_Choice]:
-    """Look at GPUs of which some may be unfit: it is an error only if too few can ever do."""
+    """Look at GPUs of which some may be unfit: it is an error only if too few can ever do.
+
+    Those that the user may not use at all are named by none, since nobody has asked for one of them.
+    """
     choices, errors = [], []
-    for capacity in capacities:
+    grant.check_count([each.gpu for each in capacities], count)
+    for capacity in (each for each in capacities if grant.allows(each.gpu)):
         try:
             choices.append(_consider(request, needs, capacity, grant))
         except (LimitError, QuotaError) as error:

@@ -234,7 +234,7 @@ MINE = share(3, 30, user="alice")
         ({"sm": 100}, {"sm": "60", "gpus": "2"}, "120 %, more than the 100 %"),
         ({"containers": 0}, {"mem": "1g"}, "may start no containers"),
         ({"gpus": ("2",)}, {"gpus": "device=0"}, "may not use GPU 0; allowed: 2"),
-        ({"gpus": ("2",)}, {"gpus": "2"}, "may not use GPU 0"),
+        ({"gpus": ("2",)}, {"gpus": "2"}, "may use 1 of the GPUs, not 2; allowed: 2"),
         ({"overcommit": False}, {"is_overcommit": True}, "may not use --overcommit"),
     ],
     ids=str,
@@ -316,6 +316,41 @@ def test_the_way_out_is_one_that_the_user_has() -> None:
 def test_where_one_gpu_is_not_granted_another_is_taken() -> None:
     assert indexes(grant=granted(gpus=("2", "1")), mem="1g") == [1]
     assert indexes(capacity(0, MINE), grant=granted(memory_per_gpu=parse_size("4g")), mem="2g", policy="binpack") == [1]
+
+
+def test_a_gpu_that_nobody_asked_for_is_not_named() -> None:
+    """Where a group has `gpus`, what is wrong with those that it has is said."""
+    grant = granted(gpus=("2", "1"), memory_per_gpu=parse_size("4g"))
+    with pytest.raises(QuotaError, match="5 GiB on GPU 1, more than the 4 GiB"):
+        placed(grant=grant, mem="5g")
+    with pytest.raises(QuotaError, match=r"may use 2 of the GPUs, not 3; allowed: 2, 1$"):
+        placed(grant=grant, mem="1g", gpus="3")
+    with pytest.raises(QuotaError, match=r"may use 0 of the GPUs, not 1; allowed: none"):
+        placed(grant=granted(gpus=()), mem="1g")
+    with pytest.raises(QuotaError, match="may not use GPU 0; allowed: 2, 1"):
+        placed(grant=grant, mem="1g", gpus="device=0")
+    full = refusal(capacity(1, FULL), capacity(2, FULL), mem="2g", grant=grant)
+    assert "GPU 0" not in f"{full}" and [line.split()[0] for line in full.details.splitlines()[1:]] == [
+        "1",
+        "1",
+        "2",
+        "2",
+    ]
+
+
+def test_who_gets_hardly_any_time_without_sm_is_told() -> None:
+    """The library gives one without a limit what the limits of others leave, and 1 % at least."""
+    there = capacity(0, share(1, 70), share(1, 30, user="ann"))
+    assert there.crowding(Quota(GIB)) == (
+        "100 % of the time of GPU 0 is reserved: without --sm this gets 1 % while the others use theirs"
+    )
+    assert there.crowding(Quota(GIB, 1)) == "", "it was asked for"
+    assert there.crowding(Quota(GIB), Quota(GIB)) == "", "that is how it was before the change"
+    assert "gets 1 %" in there.crowding(Quota(GIB), Quota(GIB, 20)), "a limit is lifted"
+    for shares, left in (((share(1, 91),), 9), ((share(1, 70), share(1), share(1), share(1)), 7)):
+        assert f"gets {left} %" in capacity(0, *shares).crowding(Quota(GIB))
+    for shares in ((share(1, 90),), (share(1, 70), share(1)), ()):
+        assert capacity(0, *shares).crowding(Quota(GIB)) == ""
 
 
 def test_shares_come_from_the_holders_of_each_gpu() -> None:
