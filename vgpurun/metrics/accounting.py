@@ -1,5 +1,6 @@
 """Sums up which user used how much of which GPU, from the history that an exporter keeps."""
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from urllib.parse import quote
 
 from vgpurun.errors import HistoryError
 from vgpurun.metrics.schema import VERSION
-from vgpurun.metrics.store import HOUR_S, check_version
+from vgpurun.metrics.store import HOUR_S, check_version, copy_of
 from vgpurun.storage import state
 
 FILE_NAME = "history.sqlite"
@@ -93,11 +94,17 @@ def find_history() -> Path:
 
 @contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a history for reading alone. Raises HistoryError, also for what fails while it is read."""
+    """Open a history for reading alone, or its copy where it is another user's.
+
+    Raises HistoryError, also for what fails while it is read.
+    """
     if not path.exists():
         raise HistoryError(f"there is no history at {path}: vgpurun exporter keeps one")
+    how = "mode=ro"
+    if not os.access(path, os.R_OK) and copy_of(path).exists():
+        path, how = copy_of(path), "immutable=1"  # another one takes its place
     try:
-        db = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=_BUSY_S)
+        db = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{how}", uri=True, timeout=_BUSY_S)
         try:
             if check_version(db, path) < VERSION:
                 raise HistoryError(f"the history {path} was written by an older vgpurun: start vgpurun exporter once")

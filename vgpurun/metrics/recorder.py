@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from vgpurun.errors import HistoryError
@@ -19,7 +20,7 @@ from vgpurun.metrics.store import (
     Who,
 )
 
-_THIN_EVERY_S = 300
+_THIN_EVERY_S = 300  # then other users get a new copy, too
 _WRONG_S = (
     24 * HOUR_S
 )  # a clock that was set by hours may be put right again so soon; only then is it known what is old
@@ -117,6 +118,8 @@ class Recorder:
             self.sample(*clock.now())
         self.sample(*clock.now())
         if self._store:
+            with suppress(HistoryError):
+                self._store.publish()
             self._store.close()
 
     def sample(self, now_s: float, set_by_s: float = 0.0) -> None:
@@ -128,6 +131,7 @@ class Recorder:
             self._add(store, now_s)
             if now_s - self._thinned_s >= _THIN_EVERY_S:
                 store.thin(now_s)
+                store.publish()
                 self._thinned_s = now_s
         except HistoryError as error:
             self._reader.note(HISTORY, str(error))

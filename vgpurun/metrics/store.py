@@ -4,10 +4,14 @@ Use is kept in spans of time: fine ones of late, coarser ones of long ago. Every
 so merging spans loses only resolution in time. There is one writer, which holds the kernel's lock on a file beside it;
 a killed one cannot leave that behind. The journal is SQLite's rollback journal, since a reader then needs no right to
 write.
+
+SQLite locks the file itself, and a reader that keeps its lock stops the writer. So nobody but its owner can open it;
+other users read a copy, which is made every few minutes.
 """
 
 import fcntl
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +21,9 @@ from pathlib import Path
 
 from vgpurun.errors import HistoryError
 from vgpurun.metrics.schema import APPLICATION_ID, VERSION, layout
-from vgpurun.storage.state import make_readable
+from vgpurun.storage.state import is_readable_by_all, make_readable
+from vgpurun.util.atomic_file import atomic_file
+from vgpurun.util.locking import open_lock
 
 HOUR_S = 3600
 # Spans above the recorder's own, in seconds, and for how long finer ones are kept.
@@ -95,7 +101,8 @@ class Store:
         self._max_bytes = max_bytes
         try:
             make_readable(path.parent)
-            self._lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            self._lock = open_lock(f"{path}.lock")
+            os.close(open_lock(path))  # made for its owner alone
         except OSError as error:
             raise HistoryError(f"the history {path} cannot be made: {error.strerror}; {_WAY_OUT}") from None
         try:
@@ -112,6 +119,15 @@ class Store:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+    def publish(self) -> None:
+        """Make the copy that other users read, where they can pass to it."""
+        try:
+            if is_readable_by_all(self.path.parent):
+                with atomic_file(copy_of(self.path), is_flushed=False) as half_made:
+                    shutil.copyfile(self.path, half_made)  # nothing is written to it meanwhile but by this thread
+        except OSError as error:
+            raise HistoryError(f"the history's copy for other users cannot be made: {error.strerror}") from None
 
     def _take_lock(self) -> None:
         try:
@@ -314,6 +330,11 @@ def _ids(db: sqlite3.Connection, who: Who) -> tuple[int, int]:
     ).fetchone()
     gpu = db.execute("SELECT id FROM gpu WHERE uuid = ?", (who.gpu,)).fetchone()
     return tenant[0], gpu[0]
+
+
+def copy_of(path: Path) -> Path:
+    """Return where the copy of a history is that users read who may not read the history itself."""
+    return path.with_name(f"{path.stem}.copy{path.suffix}")
 
 
 def check_version(db: sqlite3.Connection, path: Path) -> int:

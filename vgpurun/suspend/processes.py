@@ -2,7 +2,7 @@
 
 The slots of the usage file say which, by PIDs that count in the container's PID namespace, and NVML lists those without
 our library as well. The container writes the slots, so the kernel has the last word: a process belongs to it that has
-its limits file mapped, or its usage file mounted.
+its usage file mounted, or one of its two files mapped and is of a user whom it is for: limits are for all to read.
 """
 
 import os
@@ -11,14 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from vgpurun.errors import SuspendError
+from vgpurun.errors import SliceError, SuspendError
 from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.gpus import Gpu, read_processes
-from vgpurun.host.mounted import place_of
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
-from vgpurun.slices.members import usages_of
+from vgpurun.slices import store
+from vgpurun.slices.members import usage_place, usages_of
 from vgpurun.util.kernel_text import read_lines
-from vgpurun.util.process_identity import ProcessIdentity, identify
+from vgpurun.util.process_identity import ProcessIdentity, identify, uid_of
+from vgpurun.util.users import name_of
 
 _NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
 _PROC = Path("/proc")
@@ -115,14 +116,38 @@ def belongs_to(pid: int, folder: Path) -> bool:
     with suppress(OSError):
         # The mounts of the host itself, which may be many, are no container's.
         is_of_host = (process / "ns" / "mnt").readlink() == (_PROC / "self" / "ns" / "mnt").readlink()
-        if not is_of_host and (usage := place_of(folder / "run" / "usage")) and usage in usages_of(process):
+        if not is_of_host and (usage := usage_place(folder)) and usage in usages_of(process):
             return True
     try:
-        status = (folder / "etc" / "limits").stat()
-        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-        mapped = (line.split(maxsplit=5)[3:5] for line in read_lines(process / "maps"))
-        return [device, str(status.st_ino)] in mapped
+        mapped = {
+            tuple(words[3:5]) for line in read_lines(process / "maps") if len(words := line.split(maxsplit=5)) > 5
+        }
+        has_limits = _in_maps(folder / "etc" / "limits") in mapped
+        has_usage = _in_maps(folder / "run" / "usage") in mapped
+        return (has_limits or has_usage) and _is_for(folder, uid_of(pid), has_usage)
     except PermissionError:
         raise SuspendError(f"process {pid} is another user's; use sudo") from None
-    except OSError:
+    except (OSError, ValueError):
         return False  # it has ended
+
+
+def _in_maps(file: Path) -> tuple[str, str] | None:
+    """Return how a process's list of mappings names a file, None for one that is not there. Raises PermissionError."""
+    try:
+        status = file.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", str(status.st_ino)
+
+
+def _is_for(folder: Path, uid: int, has_usage: bool) -> bool:
+    """Ask whether a user's process may be below a state folder, whatever it has mapped. Raises OSError.
+
+    One may map what another has sent it. What root started may have opened the usage file and become another user's.
+    """
+    status = folder.stat()
+    with suppress(SliceError):
+        if folder.parent == store.slices_folder():
+            is_writer = (folder / "run" / "usage").stat().st_uid == uid
+            return uid == 0 or is_writer or store.find(folder.name).may_use(name_of(uid))
+    return uid == status.st_uid or (status.st_uid == 0 and has_usage)

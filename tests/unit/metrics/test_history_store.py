@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pytest
 from histories import ANN, BEN, DAY_S, NOW_S, read, use
 
 from support.programs import text_of
+from support.second_user import attacked_by, lock_everything_below, needs_two_users, public_folder
 from vgpurun.errors import HistoryError
 from vgpurun.metrics.accounting import reading, timeline
 from vgpurun.metrics.store import HOUR_S, HistoryInUseError, Mark, Recorded, Store
@@ -173,6 +174,36 @@ def test_a_full_disk(open_store: Callable[..., Store], history: Path) -> None:
         store.close()
     finally:
         subprocess.run(["umount", "--lazy", str(history.parent)], check=True)
+
+
+@needs_two_users
+def test_another_user_reads_a_copy_and_cannot_hold_the_writer_up() -> None:
+    with public_folder() as folder, closing(Store(folder / "history.sqlite", DAY_S, 1 << 24)) as store:
+        store.add([(ANN, use())], {ANN: Mark(0, NOW_S)})
+        store.publish()
+
+        def attack() -> object:
+            assert [each.user for each in read(folder / "history.sqlite")] == ["ann"]
+            return lock_everything_below(folder)
+
+        with attacked_by(attack):
+            began = time.monotonic()
+            store.add([(BEN, use())], {BEN: Mark(0, NOW_S)})
+            store.publish()
+            assert time.monotonic() - began < 4
+            store.close()
+            Store(folder / "history.sqlite", DAY_S, 1 << 24).close()
+        with attacked_by(lambda: read(folder / "history.copy.sqlite")[1]):
+            pass
+
+
+def test_a_history_of_an_older_version_is_closed_to_others(history: Path, open_store: Callable[..., Store]) -> None:
+    open_store().close()
+    names = [history, history.with_name(f"{history.name}.lock")]
+    for name in names:
+        name.chmod(0o644)
+    open_store()
+    assert [name.stat().st_mode & 0o777 for name in names] == [0o600] * 2
 
 
 def write_on_and_on() -> None:
