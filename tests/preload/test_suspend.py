@@ -198,13 +198,13 @@ def test_ctrl_c(host: Host, start: Callable[..., Program], ending: signal.Signal
 
 @pytest.mark.slow
 def test_processes_of_another_user(built_library: Path) -> None:
-    """Whoever may use the engine owns the folder of a container, and not its programs, which are root's."""
+    """Whoever may use the engine owns the files of a container, and not its programs, which are root's."""
     if os.geteuid():
         unavailable("programs of two users take root")
     with TemporaryDirectory(prefix="vgpurun-", dir="/tmp") as folder, programs(host := Host(Path(folder))) as running:
         host.folder.chmod(0o755)
         program = running["root's"] = Program(host, "--mem", "1g", "--gpus", "device=0")
-        for each in (program.folder, *program.folder.rglob("*"), *host.folder.glob("sim*")):
+        for each in (*program.folder.rglob("*"), *host.folder.glob("sim*")):
             os.chown(each, NOBODY, NOBODY)
         held = host.used_mib()
         words = ("--driver", "sim", "--process", program.pid)
