@@ -1,6 +1,5 @@
 """The guard's actions on containers and processes, each by its verb; to do one again changes nothing."""
 
-import os
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,7 +10,8 @@ from vgpurun.guard.daemon import Hand
 from vgpurun.host.freezer import Cgroup, run_of
 from vgpurun.inventory.guarded import FREEZE, HOLD, KILL, RELEASE, THAW, WARN, Action
 from vgpurun.util.kernel_text import read_lines
-from vgpurun.util.process_identity import read_stat
+from vgpurun.util.process_identity import ProcessIdentity, boot_id
+from vgpurun.util.users import name_of
 
 
 def _cgroup(action: Action) -> Cgroup | None:
@@ -42,20 +42,19 @@ def kill(action: Action) -> None:
 
 
 def _kill_process(action: Action) -> None:
-    """End this very process: its number may be another's by now."""
+    """End this very process. Raises GuardError, also where it is not the user's any more whom it was judged as."""
     try:
-        process = os.pidfd_open(action.pid)
-    except ProcessLookupError:
-        return
-    try:
-        if read_stat(action.pid).started_ticks == action.started_ticks:
-            signal.pidfd_send_signal(process, signal.SIGKILL)
+        with ProcessIdentity(action.pid, action.started_ticks, boot_id()).opened() as file:
+            if file is None:
+                return
+            user = name_of(Path(f"/proc/{action.pid}").stat().st_uid)
+            if user != action.user:
+                raise GuardError(f"it is not user {action.user}'s any more, but {user}'s")
+            signal.pidfd_send_signal(file, signal.SIGKILL)
     except PermissionError as error:
         raise GuardError(f"it cannot be ended: {error.strerror}") from None
-    except (OSError, ValueError):
+    except OSError:
         return  # it has ended
-    finally:
-        os.close(process)
 
 
 def nothing(action: Action) -> None:

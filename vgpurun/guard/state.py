@@ -17,7 +17,7 @@ from vgpurun.inventory.guarded import STOPPING, Action, Done, Stopped
 from vgpurun.storage.state import make_readable
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.locking import holder_of, lock_in_time, show_holder
-from vgpurun.util.process_identity import identify
+from vgpurun.util.process_identity import boot_id, identify
 
 _LOCK_MODE = 0o600
 _MOST_RECORD_BYTES = 4 << 20  # of one file of actions, some ten thousand
@@ -163,6 +163,7 @@ class State:
     def write(self) -> None:
         """Put all of it on the disk. Raises OSError."""
         content = {
+            "boot_id": boot_id(),
             "next": self._next,
             "counts": self._counts,
             "stopped": {container: each._asdict() for container, each in self.stopped.items()},

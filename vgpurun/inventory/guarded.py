@@ -3,7 +3,8 @@
     <host's root>/guard/    0755
         lock                0600: held by the guard that runs, so that there is one
         process             JSON: which process that is, or was
-        state               JSON: what is stopped now, what each duty remembers, and actions that are under way
+        state               JSON: what is stopped now, what each duty remembers, and actions that are under way; all of
+                            it of one boot
         actions             a line of JSON for each action; the older half is in actions.1
 
 Only the guard writes here, as root, so what is read is trusted.
@@ -17,7 +18,7 @@ from typing import Any
 
 from vgpurun.host.freezer import Cgroup
 from vgpurun.storage import state
-from vgpurun.util.process_identity import ProcessIdentity
+from vgpurun.util.process_identity import ProcessIdentity, boot_id
 from vgpurun.util.row import Row
 
 LOCK, PROCESS, STATE, ACTIONS, OLDER_ACTIONS = "lock", "process", "state", "actions", "actions.1"
@@ -86,13 +87,16 @@ def folder() -> Path:
 def is_running() -> bool:
     """Whether the process that was written down as the guard lives. Raises nothing."""
     with suppress(OSError, ValueError, TypeError, RecursionError):
-        pid, started_ticks, boot_id = json.loads((folder() / PROCESS).read_bytes())
-        return ProcessIdentity(int(pid), int(started_ticks), str(boot_id)).is_alive()
+        pid, started_ticks, boot = json.loads((folder() / PROCESS).read_bytes())
+        return ProcessIdentity(int(pid), int(started_ticks), str(boot)).is_alive()
     return False
 
 
 def read_state() -> dict[str, Any]:
-    """Return the state as it was written; nothing where there is none. Raises ValueError for a damaged one."""
+    """Return the state as it was written; nothing where there is none. Raises ValueError for a damaged one.
+
+    Of a boot before only the counts are left: its processes and cgroups have ended, and others have their numbers.
+    """
     try:
         found = json.loads((folder() / STATE).read_bytes())
     except OSError:
@@ -101,6 +105,8 @@ def read_state() -> dict[str, Any]:
         raise ValueError("too deeply nested") from None
     if not isinstance(found, dict):
         raise ValueError("not an object")
+    if found.get("boot_id", boot_id()) != boot_id():
+        return {key: found[key] for key in ("next", "counts") if key in found}
     return found
 
 

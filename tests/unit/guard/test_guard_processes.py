@@ -17,12 +17,14 @@ from cgroup_maker import ID, running, state_of, until
 
 from support.programs import text_of
 from vgpurun import abi
+from vgpurun.errors import GuardError
 from vgpurun.guard.hands import kill, let_dying_go
 from vgpurun.guard.outside import program_of
 from vgpurun.guard.processes import is_counted_elsewhere, is_ending
 from vgpurun.host.freezer import Cgroup
 from vgpurun.inventory.guarded import Action
 from vgpurun.util.process_identity import read_stat
+from vgpurun.util.users import name_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make cgroups")
 
@@ -64,13 +66,15 @@ def test_the_end_of_a_process() -> None:
 
 def test_another_process_of_that_number_is_left_alone() -> None:
     with running(None) as pid:
-        started = read_stat(pid).started_ticks
-        kill(Action("kill", "outside", "", "x", "ann", pid=pid, started_ticks=started - 1))
+        started, user = read_stat(pid).started_ticks, name_of(os.getuid())
+        kill(Action("kill", "outside", "", "x", user, pid=pid, started_ticks=started - 1))
+        with pytest.raises(GuardError, match=f"not user ann's any more, but {user}'s"):
+            kill(Action("kill", "outside", "", "x", "ann", pid=pid, started_ticks=started))
         time.sleep(0.1)
         assert not is_ending(pid)
-        kill(Action("kill", "outside", "", "x", "ann", pid=pid, started_ticks=started))
+        kill(Action("kill", "outside", "", "x", user, pid=pid, started_ticks=started))
         until(lambda: is_ending(pid))
-        kill(Action("kill", "outside", "", "x", "ann", pid=pid, started_ticks=started))
+        kill(Action("kill", "outside", "", "x", user, pid=pid, started_ticks=started))
 
 
 def test_what_the_library_counts_elsewhere_is_not_outside(tmp_path: Path) -> None:

@@ -186,6 +186,29 @@ def test_a_guard_that_was_killed_does_not_run(world: Callable[..., World]) -> No
     made.state.close()
 
 
+def test_nothing_of_a_boot_before_is_acted_on(world: Callable[..., World]) -> None:
+    """Numbers of processes, and of cgroups, begin anew with the boot: an action under way is about others by now."""
+    made = world()
+    tenant = made.add()
+    made.put(tenant, 2 * GIB)
+    made.run(2)
+    assert made.verbs() == ["freeze memory"] and guarded.stopped().keys() == {tenant}
+    outside = Action("kill", "outside", "", "x", "ann", pid=made.last_pid, started_ticks=1)
+    made.state.begin(outside)
+    path = guarded.folder() / guarded.STATE
+    before = json.loads(path.read_text())
+    path.write_text(json.dumps({**before, "boot_id": "of the boot before"}))
+    assert guarded.stopped() == {}
+    killed: list[Action] = []
+    made.hands = {**HANDS, "kill": killed.append}
+    made.start()
+    assert killed == [] and made.state.stopped == {} and made.state.pending == {}
+    assert guarded.counts() == {("freeze", "memory"): 1}
+    path.write_text(json.dumps({key: value for key, value in before.items() if key != "boot_id"}))  # of old
+    made.start()
+    assert killed == [outside] and made.state.stopped.keys() == {tenant}
+
+
 def test_a_container_that_was_started_again_is_another(world: Callable[..., World]) -> None:
     made = world()
     tenant = made.add()
