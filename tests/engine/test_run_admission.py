@@ -24,7 +24,7 @@ from engine_relay import held_up
 from support.programs import text_of
 from vgpurun import cli
 from vgpurun.admission import controller
-from vgpurun.admission.lock import QUEUE_DIR
+from vgpurun.admission.lock import shared_folder
 from vgpurun.engine.client import Engine
 from vgpurun.engine.launches import LaunchEngine
 from vgpurun.inventory.reservations import all_holders
@@ -110,7 +110,7 @@ def tickets(cli: Cli) -> list[Path]:
     """The tickets of launches that wait for the GPUs of this test."""
     own = re.findall(r"uuid: (\S+)", Path(cli.environment["VGPUSIM_CONFIG"]).read_text())
     found = []
-    for path in QUEUE_DIR.glob("wait-*"):
+    for path in shared_folder().glob("vgpurun-wait-*"):
         with suppress(FileNotFoundError):  # others' come and go
             found += [path] if set(own) & set(path.read_text().split()) else []
     return found

@@ -7,7 +7,9 @@ PATIENCE_S, nor several one after the other for longer than MOST_S.
 The lock keeps order, so that launches at the same time do not see, and refuse, each other. That nothing is reserved
 twice does not depend on it: a launch that has taken its share looks again (controller.py), with the lock or without.
 
-The folder is not the one that running containers share (abi.LOCK_DIR): they have no part in this.
+The folder is root's, and sticky: nobody can replace or remove another user's files in it. Where root has not run
+vgpurun since the boot, and so no guard, launches meet in /tmp itself, which is such a folder as well. It is not the one
+that running containers share (abi.LOCK_DIR): they have no part in this.
 """
 
 import fcntl
@@ -15,25 +17,47 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vgpurun.errors import StateError
 from vgpurun.storage import state
 from vgpurun.util.locking import holder_of, is_at, show_holder
 
-QUEUE_DIR = Path("/tmp/vgpurun-queue")
+RUN_FOLDER = Path("/run/vgpurun")
+_WITHOUT_ROOT = Path("/tmp")
+_LOCK = "vgpurun-lock"
 PATIENCE_S = 30.0
 MOST_S = 300.0
 _RETRY_S = 0.02
 
 
+def shared_folder() -> Path:
+    """Return where the launches of all users meet. Root makes it."""
+    if _is_roots_and_open(RUN_FOLDER):
+        return RUN_FOLDER
+    if os.geteuid() == 0:
+        with suppress(StateError):  # of root in a user namespace, who cannot
+            state.make_lock_dir(RUN_FOLDER)
+            return RUN_FOLDER
+    return _WITHOUT_ROOT
+
+
+def _is_roots_and_open(folder: Path) -> bool:
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    is_open = stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o1777
+    return is_open and status.st_uid == 0
+
+
 @contextmanager
 def admission_lock(
-    warn: Callable[[str], None], folder: Path = QUEUE_DIR, patience_s: float = PATIENCE_S
+    warn: Callable[[str], None], folder: Path | None = None, patience_s: float = PATIENCE_S
 ) -> Iterator[None]:
-    """Hold the lock, or say that this launch goes ahead without it."""
-    path = folder / "lock"
+    """Hold the lock, or say that this launch goes ahead without it. `folder`: None is the shared one."""
+    path = (folder or shared_folder()) / _LOCK
     file, reason = _acquire(path, patience_s)
     if file is None:
         warn(f"{path} {reason}: this launch goes ahead without it")
@@ -50,7 +74,7 @@ def _acquire(path: Path, patience_s: float) -> tuple[int | None, str]:
     holder, deadline = "", began + patience_s
     while True:
         try:
-            file = open_shared(path)
+            file = _open(path)
         except OSError as error:
             return None, f"is not a lock ({error.strerror}; remove it)"
         if file is None:
@@ -71,12 +95,8 @@ def _acquire(path: Path, patience_s: float) -> tuple[int | None, str]:
         time.sleep(_RETRY_S)
 
 
-def open_shared(path: Path) -> int | None:
+def _open(path: Path) -> int | None:
     """Open a file of the shared folder, made first if need be; None if it is no plain file. Raises OSError."""
-    try:
-        state.make_lock_dir(path.parent)
-    except StateError as error:
-        raise OSError(0, str(error)) from None
     try:
         file = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         os.fchmod(file, 0o644)  # whatever the umask is: to read is enough for a flock

@@ -1,14 +1,15 @@
 """The tickets of `--wait`: one for each waiting launch, in the folder of the admission lock.
 
-    <folder>/wait-<time>-<token>    the UUIDs of the GPUs that would do, one a line, then `# USER: OPTIONS` for people;
-                                    the waiting launch holds its flock
+    <folder>/vgpurun-wait-<time>-<token>    the process that waits (PID, start time, boot); the UUIDs of the GPUs that
+                                            would do, one a line; then `# USER: OPTIONS` for people
 
 The first name has its turn; names begin with the time since the host's start. A launch that waits for other GPUs, or
-for the end of something of its own user's, does not count. Nothing in a ticket is trusted: one that nobody holds, or
-that its holder has not touched for a while (a stopped process), does not hold the others up.
+for the end of something of its own user's, does not count. Nobody can write, replace or remove the ticket of another
+user in this folder, and nothing is read of a lock, which anybody could take. A ticket counts as long as the process
+that it names is its owner's and lives, had started by the time that it claims, and touches it: a stopped one does not
+hold the others up.
 """
 
-import fcntl
 import os
 import time
 from collections.abc import Sequence
@@ -16,15 +17,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from vgpurun.admission.lock import QUEUE_DIR, open_shared
+from vgpurun.admission.lock import shared_folder
 from vgpurun.errors import StateError
+from vgpurun.storage.shared_file import open_regular
 from vgpurun.util.printable import printable
+from vgpurun.util.process_identity import ProcessIdentity, identify
 from vgpurun.util.users import current_user, name_of
 
-_PREFIX = "wait-"
-_UNREADY = "new-"
+_PREFIX = "vgpurun-wait-"
+_UNREADY = "vgpurun-new-"
 _FRESH_S = 15.0  # a waiting launch touches its ticket many times in this time
 _MAX_BYTES = 4096
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class Waiting(NamedTuple):
@@ -39,34 +43,48 @@ class Waiting(NamedTuple):
 class Ticket:
     """A place in the queue. Its file is gone when it is closed, and counts no more when its process is."""
 
-    def __init__(self, path: Path, file: int, remark: str = "") -> None:
+    def __init__(self, path: Path, file: int, process: ProcessIdentity, remark: str) -> None:
         self.path = path
         self._file = file
+        self._process = " ".join(map(str, process))
         self._remark = remark
 
     @classmethod
-    def take(cls, uuids: Sequence[str], folder: Path = QUEUE_DIR, asked: str = "") -> "Ticket":
-        """Take the last place. Raises StateError."""
+    def take(cls, uuids: Sequence[str], folder: Path | None = None, asked: str = "") -> "Ticket":
+        """Take the last place. `folder`: None is the shared one. Raises StateError."""
+        folder = folder or shared_folder()
+        process = identify(os.getpid())
+        if process is None:
+            raise StateError("cannot wait where /proc does not show this process; leave out --wait")
         sweep(folder)
         token = os.urandom(4).hex()
         name = f"{_PREFIX}{time.clock_gettime_ns(time.CLOCK_BOOTTIME):020d}-{token}"
         unready = folder / f"{_UNREADY}{token}"
-        remark = f"# {current_user()}: {asked}"
         try:
-            file = open_shared(unready)
-            if file is None:
-                raise StateError(f"{unready} is in the way; remove it")
-            unready.write_text("\n".join([*uuids, remark]))
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # only ill will is so fast as to have it
-            unready.rename(folder / name)  # nobody sees it before it is held
+            file = os.open(unready, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            ticket = cls(unready, file, process, f"# {current_user()}: {asked}")
+            try:
+                os.fchmod(file, 0o644)  # whatever the umask is
+                ticket._write(uuids)
+                unready.rename(folder / name)  # nobody sees it before it is whole
+            except BaseException:
+                ticket.close()
+                raise
         except OSError as error:
             raise StateError(f"cannot wait in {folder}: {error.strerror}; leave out --wait") from None
-        return cls(folder / name, file, remark)
+        ticket.path = folder / name
+        return ticket
 
     def wait_for(self, uuids: Sequence[str]) -> None:
         """Wait for these GPUs from now on, in the same place."""
-        with suppress(OSError):
-            self.path.write_text("\n".join([*uuids, self._remark]))
+        with suppress(OSError):  # it waits for those before
+            self._write(uuids)
+
+    def _write(self, uuids: Sequence[str]) -> None:
+        """Write all of it at once, for whoever reads it meanwhile. Raises OSError."""
+        before = os.fstat(self._file).st_size
+        text = "\n".join([self._process, *uuids, self._remark, ""])
+        os.pwrite(self._file, text.encode().ljust(before, b"\n"), 0)
 
     def touch(self) -> None:
         """Show that somebody waits here."""
@@ -81,8 +99,9 @@ class Ticket:
             self._file = -1
 
 
-def sweep(folder: Path = QUEUE_DIR) -> None:
+def sweep(folder: Path | None = None) -> None:
     """Remove what killed launches have left of the queue, as far as this user may."""
+    folder = folder or shared_folder()
     ahead([], None, folder)
     for unready in folder.glob(f"{_UNREADY}*"):
         with suppress(OSError):
@@ -90,14 +109,15 @@ def sweep(folder: Path = QUEUE_DIR) -> None:
                 unready.unlink()
 
 
-def ahead(uuids: Sequence[str], ticket: Ticket | None = None, folder: Path = QUEUE_DIR) -> int:
+def ahead(uuids: Sequence[str], ticket: Ticket | None = None, folder: Path | None = None) -> int:
     """Return how many wait for one of these GPUs before this ticket; without a ticket, how many wait at all."""
     last = None if ticket is None else ticket.path.name
     return sum(1 for each in queue(folder, last) if not each.uuids.isdisjoint(uuids))
 
 
-def queue(folder: Path = QUEUE_DIR, before: str | None = None) -> list[Waiting]:
+def queue(folder: Path | None = None, before: str | None = None) -> list[Waiting]:
     """Return all that wait, the first one first; those before the ticket of a name, where one is given."""
+    folder = folder or shared_folder()
     try:
         names = sorted(entry.name for entry in folder.iterdir() if entry.name.startswith(_PREFIX))
     except OSError:
@@ -109,41 +129,43 @@ def queue(folder: Path = QUEUE_DIR, before: str | None = None) -> list[Waiting]:
 def _read(path: Path) -> Waiting | None:
     """Return the launch that waits there; None where it is gone, or does not touch its ticket any more."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = open_regular(path)
+        if file is None:
+            return None
+        try:
+            status = os.fstat(file)
+            lines = os.pread(file, _MAX_BYTES, 0).decode(errors="replace").split("\n")
+        finally:
+            os.close(file)
     except OSError:
         return None
-    try:
-        if _is_held(file):
-            status = os.fstat(file)
-            lines = os.pread(file, _MAX_BYTES, 0).decode(errors="replace").splitlines()
-            is_fresh = abs(time.time() - status.st_mtime) < _FRESH_S
-            return _waiting(path.name, status.st_uid, lines) if is_fresh else None
-    except OSError:  # a folder, a pipe
+    process = _process_in(lines)
+    if process is None or not process.is_alive(status.st_uid):
+        with suppress(OSError):
+            path.unlink()  # another user's stays, and does not count
         return None
-    finally:
-        os.close(file)
-    with suppress(OSError):
-        path.unlink()  # its process is gone; another user's stays and does not count
+    since_ns = path.name.removeprefix(_PREFIX).partition("-")[0]
+    is_fresh = abs(time.time() - status.st_mtime) < _FRESH_S
+    if not is_fresh or not since_ns.isdecimal() or int(since_ns) < process.started_ticks * _TICK_NS:
+        return None
+    return _waiting(int(since_ns), status.st_uid, lines[1:])
+
+
+def _process_in(lines: Sequence[str]) -> ProcessIdentity | None:
+    with suppress(ValueError):
+        pid, started_ticks, boot_id = lines[0].split(" ")
+        return ProcessIdentity(int(pid), int(started_ticks), boot_id)
     return None
 
 
-def _waiting(name: str, uid: int, lines: Sequence[str]) -> Waiting:
+def _waiting(since_ns: int, uid: int, lines: Sequence[str]) -> Waiting:
     """Under sudo a ticket is root's: then its own word counts for the user."""
     remark = next((line for line in lines if line.startswith("# ")), "# : ")
     user, _, asked = remark[2:].partition(": ")
-    since_ns = name.removeprefix(_PREFIX).partition("-")[0]
     now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     return Waiting(
         user=printable(user) if uid == 0 and user else name_of(uid),
-        waited_s=max(0.0, (now_ns - int(since_ns)) / 1e9) if since_ns.isdecimal() else 0.0,
-        uuids=frozenset(line for line in lines if not line.startswith("#")),
+        waited_s=max(0.0, (now_ns - since_ns) / 1e9),
+        uuids=frozenset(line for line in lines if line and not line.startswith("#")),
         asked=printable(asked),
     )
-
-
-def _is_held(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False

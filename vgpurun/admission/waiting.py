@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vgpurun.admission.lock import QUEUE_DIR
 from vgpurun.errors import NoRoomError
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ _SECOND_LOOK_S = 0.2  # what was just ending or being swept at the first look is
 class Line:
     """One launch's time in the queue: `wait_s` is how long it waits for one of these GPUs, 0 for not at all.
 
-    `asked`: what others see that it waits for.
+    `asked`: what others see that it waits for. `folder`: None is that of all launches.
     """
 
     def __init__(
@@ -26,7 +25,7 @@ class Line:
         uuids: Sequence[str],
         wait_s: float,
         say: Callable[[str], None],
-        folder: Path = QUEUE_DIR,
+        folder: Path | None = None,
         asked: str = "",
     ) -> None:
         self._uuids = uuids

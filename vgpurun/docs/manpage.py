@@ -21,7 +21,7 @@ _EXIT_CODES = (
 _FILES = (
     ("/var/lib/vgpurun, ~/.local/state/vgpurun", "the state of containers: limits, and what they use"),
     ("/etc/vgpurun/config.yaml, ~/.config/vgpurun/config.yaml", "the configuration: docs/config.md"),
-    ("/tmp/vgpurun-queue", "where launches take turns to look for room, and wait for it"),
+    ("/run/vgpurun", "where launches take turns to look for room, and wait for it; /tmp until root has run vgpurun"),
     ("/var/tmp/vgpulock", "where limited programs on one GPU meet to take turns"),
 )
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from fakes import make_gpus
 
+from support.lock_holder import held_by_process
 from support.programs import text_of
 from vgpurun.admission import controller, lock, tickets, waiting
 from vgpurun.admission.controller import Admission
@@ -39,6 +40,8 @@ def hold() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    (tmp_path / "queue").mkdir()
+    (tmp_path / "queue").chmod(0o1777)
     return tmp_path / "queue"
 
 
@@ -104,8 +107,7 @@ def test_holders_that_take_turns_cannot_hold_others_up_for_ever(
     numbers = count()
     monkeypatch.setattr(lock, "holder_of", lambda _: str(next(numbers)))
     monkeypatch.setattr(lock, "MOST_S", 30.0)
-    folder.mkdir(mode=0o1777)
-    with open(folder / "lock", "w") as file:
+    with open(folder / "vgpurun-lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         (said,) = taken(folder, 3)
     assert "goes ahead without it" in said
@@ -114,8 +116,7 @@ def test_holders_that_take_turns_cannot_hold_others_up_for_ever(
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "dangling"])
 def test_what_is_no_plain_file_is_no_lock(folder: Path, tmp_path: Path, kind: str) -> None:
-    folder.mkdir(mode=0o1777)
-    path, elsewhere = folder / "lock", tmp_path / "elsewhere"
+    path, elsewhere = folder / "vgpurun-lock", tmp_path / "elsewhere"
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "folder":
@@ -130,7 +131,7 @@ def test_what_is_no_plain_file_is_no_lock(folder: Path, tmp_path: Path, kind: st
 
 
 def test_a_lock_that_is_replaced_while_waited_for(folder: Path, holder: subprocess.Popen[str]) -> None:
-    (folder / "lock").unlink()
+    (folder / "vgpurun-lock").unlink()
     assert taken(folder, 0.5) == [], "the file that is there counts"
 
 
@@ -141,25 +142,14 @@ def test_modes_do_not_depend_on_the_umask(folder: Path) -> None:
         ticket = Ticket.take(["GPU-a"], folder)
     finally:
         os.umask(before)
-    assert folder.stat().st_mode & 0o7777 == 0o1777
-    assert (folder / "lock").stat().st_mode & 0o777 == 0o644
+    assert (folder / "vgpurun-lock").stat().st_mode & 0o777 == 0o644
     assert ticket.path.stat().st_mode & 0o777 == 0o644
     ticket.close()
 
 
-def test_a_place_that_another_has_locked_at_once_is_not_waited_for(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Everybody may open what is in the folder."""
-
-    def others_too(path: Path) -> int | None:
-        file = lock.open_shared(path)
-        fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX)
-        return file
-
-    monkeypatch.setattr(tickets, "open_shared", others_too)
-    with pytest.raises(StateError, match=f"cannot wait in {folder}: .*; leave out --wait"):
-        Ticket.take(["a"], folder)
+def test_a_place_that_cannot_be_taken_is_an_error(folder: Path) -> None:
+    with pytest.raises(StateError, match=f"cannot wait in {folder}/none: .*; leave out --wait"):
+        Ticket.take(["a"], folder / "none")
 
 
 def test_places_in_the_queue(folder: Path) -> None:
@@ -173,11 +163,32 @@ def test_places_in_the_queue(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_ticket_that_nobody_holds_is_removed(folder: Path) -> None:
-    ticket = Ticket.take(["a"], folder)
-    os.close(ticket._file)  # as the kernel does for a killed process
+def taken_by_another(folder: Path) -> Path:
+    """Return the ticket of a process that has ended, as if it had been killed."""
+    child = os.fork()
+    if not child:
+        Ticket.take(["a"], folder)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    return max(folder.glob("vgpurun-wait-*"))
+
+
+def test_the_ticket_of_a_process_that_has_ended_is_removed(folder: Path) -> None:
+    path = taken_by_another(folder)
     assert ahead(["a"], None, folder) == 0
-    assert not ticket.path.exists()
+    assert not path.exists()
+
+
+def test_a_lock_that_another_holds_keeps_nobody_from_the_queue(folder: Path) -> None:
+    """Everybody may open what is in the folder."""
+    dead = taken_by_another(folder)
+    with held_by_process(dead):
+        assert ahead(["a"], None, folder) == 0
+    ticket = Ticket.take(["a"], folder)
+    with held_by_process(ticket.path):
+        ticket.wait_for(["b"])
+        assert [each.uuids for each in tickets.queue(folder)] == [{"b"}]
+    ticket.close()
 
 
 def test_a_ticket_whose_holder_is_stopped_is_passed_over(folder: Path) -> None:
@@ -193,8 +204,7 @@ def test_a_ticket_whose_holder_is_stopped_is_passed_over(folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "binary"])
 def test_nonsense_in_the_queue_counts_for_nothing(folder: Path, tmp_path: Path, kind: str) -> None:
-    folder.mkdir(mode=0o1777)
-    forged = folder / f"wait-{0:020d}-forged"
+    forged = folder / f"vgpurun-wait-{0:020d}-forged"
     if kind == "pipe":
         os.mkfifo(forged)
     elif kind == "folder":
@@ -222,7 +232,7 @@ def test_who_does_not_wait_looks_twice_and_takes_no_ticket(folder: Path) -> None
     line.wait(refusal())
     with pytest.raises(NoRoomError, match="no room; wait"):
         line.wait(refusal())
-    assert not folder.exists()
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.usefixtures("clock")
@@ -300,14 +310,15 @@ def test_a_launch_waits_for_idle_ones_to_make_way_and_no_longer(
 
 
 def test_what_killed_launches_left_of_the_queue_is_swept(folder: Path) -> None:
-    dead, alive = Ticket.take(["a"], folder), Ticket.take(["a"], folder)
-    os.close(dead._file)
-    old, new = folder / "new-old", folder / "new-new"
+    taken_by_another(folder)
+    alive = Ticket.take(["a"], folder)
+    taken_by_another(folder)
+    old, new = folder / "vgpurun-new-old", folder / "vgpurun-new-new"
     for unready in (old, new):
         unready.touch()
     os.utime(old, (time.time() - 60,) * 2)
     tickets.sweep(folder)
-    assert {path.name for path in folder.iterdir()} == {alive.path.name, "new-new"}
+    assert {path.name for path in folder.iterdir()} == {alive.path.name, new.name}
     alive.close()
 
 
@@ -324,7 +335,8 @@ def test_the_queue_says_who_waits_for_what(folder: Path) -> None:
     first.wait(NoRoomError("no room on b", "wait", gpus=("b",)))
     assert (tickets.queue(folder)[0].uuids, tickets.queue(folder)[0].asked) == ({"b"}, "--mem 2g")
     first.close()
-    second.path.write_text("nothing that anybody would write\n# \n")
+    process, *_ = second.path.read_text().split("\n")
+    second.path.write_text(f"{process}\nnothing that anybody would write\n# \n")
     assert [(each.user, each.asked) for each in tickets.queue(folder)] == [(name_of(os.getuid()), "")]
     second.close()
     assert tickets.queue(folder) == []

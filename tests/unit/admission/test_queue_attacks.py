@@ -1,0 +1,132 @@
+"""What another user may do to the launches that wait: take a place of his own, and nothing to those of others."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support import stranger
+from support.lock_holder import held_by_process
+from vgpurun.admission import lock, tickets
+from vgpurun.admission.tickets import Ticket, ahead
+from vgpurun.util.process_identity import identify
+
+pytestmark = stranger.needs_root
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """The shared folder as root makes it, where others can get to it."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o1777)
+        yield Path(made)
+
+
+def test_a_link_in_the_place_of_a_ticket_is_not_written_through(folder: Path, tmp_path: Path) -> None:
+    """In a folder of his own, say one that he was the first to make, he can replace whatever is there."""
+    (tmp_path / "precious").write_text("mine")
+    os.chown(folder, stranger.UID, stranger.UID)
+    ticket = Ticket.take(["a"], folder)
+
+    def replace() -> None:
+        os.unlink(ticket.path.name)
+        os.symlink(tmp_path / "precious", ticket.path.name)
+
+    stranger.does(replace, folder)
+    ticket.wait_for(["b"])
+    ticket.touch()
+    assert (tmp_path / "precious").read_text() == "mine"
+    ticket.close()
+
+
+def refused(act: Callable[[], object]) -> Callable[[], None]:
+    def tried() -> None:
+        try:
+            act()
+        except PermissionError:
+            return
+        raise AssertionError("it was not refused")
+
+    return tried
+
+
+def test_a_ticket_of_another_cannot_be_written_replaced_or_removed(folder: Path) -> None:
+    ticket = Ticket.take(["a"], folder)
+    name = ticket.path.name
+
+    def put_another_there() -> None:
+        Path("mine").touch()
+        os.rename("mine", name)
+
+    for act in (lambda: os.open(name, os.O_WRONLY), lambda: os.unlink(name), lambda: os.utime(name), put_another_there):
+        stranger.does(refused(act), folder)
+    with held_by_process(ticket.path):
+        ticket.wait_for(["b"])
+        assert [each.uuids for each in tickets.queue(folder)] == [{"b"}]
+    ticket.close()
+
+
+def forge(name: str, process: object) -> None:
+    Path(name).write_text(" ".join(map(str, process)) + "\na\n# : \n")  # type: ignore[call-overload]
+
+
+def waits_before(folder: Path, since_ns: int, process: object) -> int:
+    """Return how many places a ticket that another user has forged takes."""
+    name = f"vgpurun-wait-{since_ns:020d}-forged"
+    stranger.does(lambda: forge(name, process), folder)
+    try:
+        return ahead(["a"], None, folder)
+    finally:
+        (folder / name).unlink(missing_ok=True)
+
+
+def test_a_ticket_counts_for_a_living_process_of_its_owner_alone(folder: Path) -> None:
+    now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    mine = identify(os.getpid())
+    assert mine is not None
+    assert waits_before(folder, now_ns, mine) == 0, "another user's process"
+    child = os.fork()
+    if not child:
+        os.setuid(stranger.UID)
+        time.sleep(60)
+        os._exit(0)
+    try:
+        own = identify(child)
+        assert own is not None
+        while Path(f"/proc/{child}").stat().st_uid != stranger.UID:
+            time.sleep(0.01)
+        assert waits_before(folder, now_ns + 10**9, own) == 1
+        assert waits_before(folder, 0, own) == 0, "before it has started"
+        assert waits_before(folder, now_ns + 10**9, own._replace(started_ticks=own.started_ticks - 1)) == 0
+        assert waits_before(folder, now_ns + 10**9, own._replace(boot_id="another boot")) == 0
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert waits_before(folder, now_ns + 10**9, own) == 0, "it has ended"
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["another's", "none yet"])
+def test_the_shared_folder_is_roots(folder: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool) -> None:
+    run_folder = folder / "vgpurun"
+    monkeypatch.setattr(lock, "RUN_FOLDER", run_folder)
+    if is_there:
+        stranger.does(lambda: run_folder.mkdir() or run_folder.chmod(0o1777))  # type: ignore[func-returns-value]
+
+    def found() -> Path:
+        return lock.shared_folder()
+
+    def meets_in(expected: Path) -> Callable[[], None]:
+        def compare() -> None:
+            assert found() == expected
+
+        return compare
+
+    stranger.does(meets_in(Path("/tmp")))
+    assert found() == run_folder
+    assert run_folder.stat().st_uid == 0 and run_folder.stat().st_mode & 0o7777 == 0o1777
+    stranger.does(meets_in(run_folder))
