@@ -6,10 +6,11 @@ import json
 import os
 import select
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from support.suspension import Host, Program
+from support.suspension import PATTERNS, Host, Program
 
 SIM = ("--driver", "sim")
 MIB = 1 << 20
@@ -52,6 +53,26 @@ def test_one_line_says_that_others_have_reserved_all_of_the_time(host: Host, sta
     assert (launched.returncode, launched.stderr) == (0, f"vgpurun: warning: {words}\n")
     for given in (("--gpus", "device=1"), ("--sm-policy", "off", "--gpus", "device=0")):
         assert host.vgpurun("local", *SIM, "--mem", "600m", *given, "--", "true").stderr == ""
+
+
+def test_a_look_at_the_gpus_of_others_is_no_error(host: Host) -> None:
+    """NVML shows them to a process of the host; what says that they were not granted is for CUDA."""
+    listed = host.vgpurun("local", *SIM, "--mem", "600m", "--gpus", "device=1", "--", "nvidia-smi", "-L")
+    assert (listed.returncode, listed.stderr, len(listed.stdout.splitlines())) == (0, "", 2)
+    forced = (
+        "local",
+        *SIM,
+        "--mem",
+        "600m",
+        "--gpus",
+        "device=1",
+        "--",
+        "env",
+        f"CUDA_VISIBLE_DEVICES={host.uuids[0]}",
+    )
+    refused = host.vgpurun(*forced, sys.executable, str(PATTERNS))
+    assert refused.returncode != 0
+    assert refused.stderr.count(f"GPU {host.uuids[0]} was not granted to this program") == 1, refused.stderr
 
 
 def test_a_program_that_its_launch_did_not_outlive_is_no_stranger(host: Host, start: Callable[..., Program]) -> None:

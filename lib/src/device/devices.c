@@ -72,10 +72,8 @@ static void complete(struct device *device, int ordinal) {
   for (int level = 1; level < process_levels() && device->number >= 0; level++)
     if (process_number_at(level, device->number) < 0)
       device->number = -1;
-  if (device->number < 0 || device->number >= VGPU_MAX_DEVICES) {
-    log_line(LOG_ERROR, "GPU %s was not granted to this container; nothing may be allocated on it", device->uuid);
+  if (device->number >= VGPU_MAX_DEVICES)
     device->number = -1;
-  }
   if (file == NULL)
     device->environment = limits_from_environment((int)index, device->total_bytes);
 }
@@ -147,7 +145,9 @@ struct device *device_of_ordinal(CUdevice ordinal) {
   struct device *device = __atomic_load_n(&by_ordinal[ordinal], __ATOMIC_ACQUIRE);
   if (device == NULL) {
     device = identify(ordinal);
-    __atomic_store_n(&by_ordinal[ordinal], device, __ATOMIC_RELEASE);
+    bool is_new = __atomic_exchange_n(&by_ordinal[ordinal], device, __ATOMIC_ACQ_REL) == NULL && device != NULL;
+    if (is_new && device->number < 0) /* NVML alone shows a process of the host what it has not been granted */
+      log_line(LOG_ERROR, "GPU %s was not granted to this program; nothing may be allocated on it", device->uuid);
   }
   return device;
 }
