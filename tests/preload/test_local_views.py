@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from cuda_driver import Driver, byref, c_uint64
+from support.programs import text_of
 from support.suspension import PATTERNS, Host, Program
 
 SIM = ("--driver", "sim")
@@ -73,6 +78,27 @@ def test_a_look_at_the_gpus_of_others_is_no_error(host: Host) -> None:
     refused = host.vgpurun(*forced, sys.executable, str(PATTERNS))
     assert refused.returncode != 0
     assert refused.stderr.count(f"GPU {host.uuids[0]} was not granted to this program") == 1, refused.stderr
+
+
+@pytest.mark.parametrize("step_bytes", [100 * MIB, 4096, 3 * MIB + 7])
+def test_the_line_about_a_refusal_adds_up(host: Host, start: Callable[..., Program], step_bytes: int) -> None:
+    """What it names as asked for and in use is more than the limit, whatever was rounded."""
+    host.vgpurun("slice", "create", "team", *SIM, "--mem", "1g", "--gpus", "device=0")
+    assert start("--slice", "team").asks("alloc 300") == "held"
+
+    def fill() -> None:
+        driver = Driver()
+        driver.start()
+        for _ in range(9):
+            driver.mem_alloc(64 << 20)
+        while driver.result("cuMemAlloc_v2", byref(c_uint64()), int(sys.argv[1])) == "CUDA_SUCCESS":
+            pass
+
+    filled = host.vgpurun("local", *SIM, "--slice", "team", "--", sys.executable, "-c", text_of(fill), str(step_bytes))
+    line = next(line for line in filled.stderr.splitlines() if "out of GPU memory" in line)
+    asked, own, others, overhead, limit = (int(each) for each in re.findall(r"([0-9]+) MiB", line))
+    assert (limit, others >= 300, overhead) == (1024, True, 2 * CONTEXT_MIB), line
+    assert asked + own + others + overhead > limit, line
 
 
 def test_a_program_that_its_launch_did_not_outlive_is_no_stranger(host: Host, start: Callable[..., Program]) -> None:

@@ -37,18 +37,25 @@ static const char *whose_limit(int level) {
   return texts[level];
 }
 
+/* So that what is shown is more than the limit, as what was summed up is. */
+static unsigned long long mib_up(uint64_t bytes) {
+  return mib(bytes) + (bytes % MIB != 0);
+}
+
 static void explain(const struct device *device, int level, uint64_t bytes) {
   struct limits limits = device_limits_at(device, level);
   struct ledger_parts parts = ledger_parts(process_ledger_at(level), device->number);
   char on_host[128] = "";
   if (limits_oversubscribe(limits))
-    snprintf(on_host, sizeof on_host, ", and %llu MiB of the host beyond the device's %llu MiB", mib(parts.host_bytes),
-             mib(limits.memory_bytes));
-  log_line(LOG_WARNING,
-           "out of GPU memory on %s: %llu MiB asked for; in use: %llu MiB by this process, %llu MiB by others in the "
-           "container, %llu MiB overhead (contexts, modules)%s; limit %llu MiB%s (said once per process)",
-           device->uuid, mib(bytes) + (bytes % MIB != 0), mib(parts.own_bytes), mib(parts.others_bytes),
-           mib(parts.overhead_bytes), on_host, mib(limits.virtual_bytes), whose_limit(level));
+    snprintf(on_host, sizeof on_host, ", and %llu MiB of the host beyond the device's %llu MiB",
+             mib_up(parts.host_bytes), mib(limits.memory_bytes));
+  uint64_t overhead_bytes = parts.overhead_bytes + overhead_elsewhere_bytes(device, level);
+  log_line(
+      LOG_WARNING,
+      "out of GPU memory on %s: %llu MiB asked for; in use: %llu MiB by this process, %llu MiB by others under the "
+      "limit, %llu MiB overhead (contexts, modules)%s; limit %llu MiB%s (said once per process)",
+      device->uuid, mib_up(ledger_driver_size(bytes)), mib_up(parts.own_bytes), mib_up(parts.others_bytes),
+      mib_up(overhead_bytes), on_host, mib(limits.virtual_bytes), whose_limit(level));
 }
 
 static uint64_t left_bytes(const struct device *device, int level, bool with_host) {
