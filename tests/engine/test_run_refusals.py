@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli import Cli
+from escapes import past_programs
 
 
 @pytest.fixture(autouse=True)
@@ -54,11 +55,28 @@ def test_musl_without_limits_is_no_reason_to_refuse_docker(vgpurun: Cli, musl: s
     assert output == b"hello\n"
 
 
-def test_an_image_without_a_c_library_is_warned_of(vgpurun: Cli, busybox: str) -> None:
-    result = vgpurun.run("--mem", "1g", busybox, "/bin/echo", "hello")
-    assert (result.exit_code, result.stdout) == (0, "hello\n")
-    assert "statically linked" in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
+def test_a_static_program_is_warned_of(vgpurun: Cli, busybox: str) -> None:
+    for _ in range(2):  # the second time by what is remembered
+        result = vgpurun.run("--mem", "1g", busybox, "echo", "hello")
+        assert (result.exit_code, result.stdout) == (0, "hello\n")
+        (warning,) = result.stderr.strip().splitlines()
+        assert "/bin/echo is statically linked: libvgpu.so is not loaded into it, and no limit holds" in warning
+
+
+def test_a_program_that_the_library_is_not_in_is_warned_of(vgpurun: Cli, debian: str) -> None:
+    """In an image with glibc, and in a folder of the user's: of musl, static, and a script that is run by either."""
+    past = past_programs()
+    mounts = ("-v", f"{past}:/past:ro", "-v", f"{past}/ld-musl:/lib/ld-musl-x86_64.so.1:ro")
+    for program, words in (
+        ("/past/static", "/past/static is statically linked"),
+        ("/past/musl", "/past/musl has the loader /lib/ld-musl-x86_64.so.1, which preloads nothing"),
+    ):
+        for entry in ((), ("--init",)):
+            result = vgpurun.run("--mem", "1g", *entry, *mounts, debian, program, "nothing")
+            assert f"{words}: libvgpu.so is not loaded into it" in result.stderr, result
+    for command in (("sh", "-c", "true"), ("/usr/bin/env", "true"), ("/lib64/ld-linux-x86-64.so.2", "/bin/true")):
+        result = vgpurun.run("--mem", "1g", "--init", *mounts, debian, *command)
+        assert (result.exit_code, result.stderr) == (0, ""), result
 
 
 def test_no_engine(vgpurun: Cli, tmp_path: Path) -> None:

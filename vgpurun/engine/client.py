@@ -35,11 +35,14 @@ _LOOK_TAKES_S = 60  # at the very most, from a container's making to its removal
 
 
 class Image(Row):
-    """An image that the engine has, and the environment that it sets."""
+    """An image that the engine has, and what it sets for a container."""
 
     id: str
     environment: Mapping[str, str]
     platform: str = ""
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    folder: str = ""
 
     def is_for(self, platform: str | None) -> bool:
         """Ask whether it runs on a platform, `OS/ARCH` with a variant or without, as the engine judges it.
@@ -201,9 +204,17 @@ class Engine:
                 config = self._api.inspect_image(name)
             except ImageNotFound:
                 return None
-        entries = (config.get("Config") or {}).get("Env") or []
+        sets = config.get("Config") or {}
+        entries = sets.get("Env") or []
         platform = "/".join(filter(None, (config.get(key) for key in ("Os", "Architecture", "Variant"))))
-        return Image(config["Id"], dict(entry.split("=", 1) for entry in entries if "=" in entry), platform)
+        return Image(
+            config["Id"],
+            dict(entry.split("=", 1) for entry in entries if "=" in entry),
+            platform,
+            tuple(sets.get("Entrypoint") or ()),
+            tuple(sets.get("Cmd") or ()),
+            sets.get("WorkingDir") or "",
+        )
 
     def image_names(self) -> list[str]:
         """Return the names of the images that the engine has, with their tags. Raises EngineError."""

@@ -32,7 +32,6 @@ class Libc(Row):
     folder: str
     version: tuple[int, ...] = ()
     preload: str = ""
-    warnings: tuple[str, ...] = ()
     driver: tuple[str, ...] = ()
 
 
@@ -47,7 +46,7 @@ def check_image(image: str, read_file: ReadFile, library: Library) -> Libc:
             f"image {image} is built on musl, which libvgpu.so cannot run under; use an image with glibc (e.g. "
             "Debian, Ubuntu, Fedora or their -slim variants)"
         )
-    return Libc("", (), preload, (f"no glibc was found in image {image}: a statically linked program is not limited",))
+    return Libc("", (), preload)
 
 
 def _new_loader(read_file: ReadFile, library: Library) -> Libc | None:

@@ -1,4 +1,4 @@
-"""Reads a shared library's file without loading it: its machine, its C library versions, its names."""
+"""Reads a library's or program's file without loading it: its machine, its C library versions, its names."""
 
 import struct
 from collections.abc import Iterator
@@ -11,9 +11,11 @@ Content: TypeAlias = bytes | mmap
 
 MACHINES = {62: "x86_64", 183: "aarch64"}
 
-_SHT_GNU_VERDEF, _SHT_GNU_VERNEED, _SHT_STRTAB = 0x6FFFFFFD, 0x6FFFFFFE, 3
+_SHT_GNU_VERDEF, _SHT_GNU_VERNEED, _SHT_STRTAB, _SHT_DYNAMIC = 0x6FFFFFFD, 0x6FFFFFFE, 3, 6
+_PT_INTERP, _DT_NEEDED = 3, 1
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
+_PART, _DYNAMIC = struct.Struct("<IIQQQQQQ"), struct.Struct("<qQ")
 _VERNEED, _VERNAUX = struct.Struct("<HHIII"), struct.Struct("<IHHII")
 _VERDEF, _VERDAUX = struct.Struct("<HHHHIII"), struct.Struct("<II")
 _MAX_RECORDS = 10_000
@@ -50,6 +52,29 @@ def read_elf(content: Content) -> ElfFile:
     return ElfFile(MACHINES.get(header[2], f"machine {header[2]}"), frozenset(needed), frozenset(defined))
 
 
+class Program(Row):
+    """The loader that a program names, or nothing where it is linked statically, and the libraries that it needs."""
+
+    loader: str
+    libraries: frozenset[str]
+
+
+def read_program(content: Content) -> Program:
+    """Read a program's file that is in memory or mapped. Raises NotElfError, whatever the bytes are."""
+    if content[:6] != b"\x7fELF\x02\x01":
+        raise NotElfError("not a 64-bit little-endian ELF file")
+    try:
+        header = _HEADER.unpack_from(content)
+        parts = [_PART.unpack_from(content, header[5] + number * _PART.size) for number in range(header[10])]
+        loader = next((_string(content, part[2]) for part in parts if part[0] == _PT_INTERP), "")
+        sections = _sections(content, header[6], header[11], header[12]) if header[12] else []
+        dynamic = [section for section in sections if section.type == _SHT_DYNAMIC]
+        libraries = {name for each in dynamic for name in _libraries(content, each, _strings(sections, each.link))}
+    except (struct.error, IndexError, OverflowError):
+        raise NotElfError("the ELF file is cut short or damaged") from None
+    return Program(loader, frozenset(libraries))
+
+
 def glibc_version(versions: frozenset[str]) -> tuple[int, ...] | None:
     """Return the newest GLIBC_x.y among symbol versions, or None when there is none."""
     numbers = [version.removeprefix("GLIBC_").split(".") for version in versions if version.startswith("GLIBC_")]
@@ -59,6 +84,7 @@ def glibc_version(versions: frozenset[str]) -> tuple[int, ...] | None:
 class _Section(Row):
     type: int
     offset: int
+    size: int
     link: int
 
 
@@ -66,13 +92,20 @@ def _sections(content: Content, offset: int, size: int, count: int) -> list[_Sec
     if size != _SECTION.size:
         raise NotElfError("the file has no section table")
     fields = (_SECTION.unpack_from(content, offset + number * size) for number in range(count))
-    return [_Section(type=section[1], offset=section[4], link=section[6]) for section in fields]
+    return [_Section(type=section[1], offset=section[4], size=section[5], link=section[6]) for section in fields]
 
 
 def _strings(sections: list[_Section], link: int) -> int:
     if sections[link].type != _SHT_STRTAB:
         raise NotElfError("a version table has no names")
     return sections[link].offset
+
+
+def _libraries(content: Content, section: _Section, strings: int) -> Iterator[str]:
+    for number in range(min(section.size // _DYNAMIC.size, _MAX_RECORDS)):
+        tag, value = _DYNAMIC.unpack_from(content, section.offset + number * _DYNAMIC.size)
+        if tag == _DT_NEEDED:
+            yield _string(content, strings + value)
 
 
 def _needed(content: Content, offset: int, strings: int) -> Iterator[str]:

@@ -5,8 +5,8 @@ and what was seen is remembered: an image's id is that of its content.
 """
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,40 +18,51 @@ from vgpurun.options import ContainerOptions, mount_targets
 from vgpurun.storage import state
 from vgpurun.util.atomic_file import atomic_file
 
-_REMEMBERED = 256  # images
+_REMEMBERED = 512  # images, and first programs of them
 
 
-def look(engine: LaunchEngine, image: Image, options: ContainerOptions, library: Library) -> Libc:
+class ImageFiles:
+    """Reads files of an image, and of host folders that the user mounts over it.
+
+    The container to read from is made for the first file, and removed at the end.
+    """
+
+    def __init__(self, engine: LaunchEngine, image: Image, options: ContainerOptions) -> None:
+        self._engine = engine
+        self._image = image
+        self._options = options
+        self._bare: str | None = None
+
+    def __enter__(self) -> "ImageFiles":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bare is not None:
+            self._engine.remove(self._bare)
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file, or None where there is none. Raises EngineError."""
+        on_host = mount_targets.path_on_host(path, self._options)
+        return self.of_image(path) if on_host is None else _read_if_there(Path(on_host))
+
+    def of_image(self, path: str) -> bytes | None:
+        """Return a file of the image itself. Raises EngineError."""
+        if self._bare is None:
+            self._bare = self._engine.create_to_read(self._image.id, self._options.platform)
+        return self._engine.read_file(self._bare, path)
+
+
+def look(files: ImageFiles, image: Image, options: ContainerOptions, library: Library) -> Libc:
     """Return what is known of the C library. Raises ImageError for one that cannot be limited, and EngineError."""
     if any(mount_targets.shows_any_of_host(path, options) for path in PLACES):
-        return _seen(engine, image, options, library)
+        return check_image(options.image, files.read, library)
     key = f"{image.id} {options.platform or ''} {library.machine} {library.glibc}"
-    known = _known()
     with suppress(KeyError, TypeError, ValueError):
-        folder, version, preload, warnings, of_driver = known[key]
-        return Libc(folder, tuple(version), preload, tuple(warnings), tuple(of_driver))
-    found = _seen(engine, image, options, library)
-    _remember({**known, key: found})
+        folder, version, preload, of_driver = known()[key]
+        return Libc(folder, tuple(version), preload, tuple(of_driver))
+    found = check_image(options.image, files.read, library)
+    remember(key, found)
     return found
-
-
-def _seen(engine: LaunchEngine, image: Image, options: ContainerOptions, library: Library) -> Libc:
-    with _files(engine, image, options) as read:
-        return check_image(options.image, read, library)
-
-
-@contextmanager
-def _files(engine: LaunchEngine, image: Image, options: ContainerOptions) -> Iterator[Callable[[str], bytes | None]]:
-    bare = engine.create_to_read(image.id, options.platform)
-
-    def read(path: str) -> bytes | None:
-        on_host = mount_targets.path_on_host(path, options)
-        return engine.read_file(bare, path) if on_host is None else _read_if_there(Path(on_host))
-
-    try:
-        yield read
-    finally:
-        engine.remove(bare)
 
 
 def _read_if_there(path: Path) -> bytes | None:
@@ -65,16 +76,17 @@ def _memory() -> Path:
     return state.root_folder() / "images.json"
 
 
-def _known() -> dict[str, Any]:
+def known() -> dict[str, Any]:
+    """Return what was remembered of images, by their ids and what else it depends on."""
     with suppress(OSError, ValueError):
-        known = json.loads(_memory().read_bytes())
-        return known if isinstance(known, dict) else {}
+        found = json.loads(_memory().read_bytes())
+        return found if isinstance(found, dict) else {}
     return {}
 
 
-def _remember(known: dict[str, Any]) -> None:
-    """Write down the last of what is known. Where that cannot be, the next launch looks again."""
-    last = dict(list(known.items())[-_REMEMBERED:])
+def remember(key: str, found: Sequence[Any]) -> None:
+    """Write down what was found, beside the last of what is known. Where that cannot be, the next launch looks."""
+    last = dict(list({**known(), key: found}.items())[-_REMEMBERED:])
     with suppress(OSError):
         state.make_readable(_memory().parent)
         with atomic_file(_memory(), is_flushed=False) as half_made:

@@ -1,8 +1,10 @@
 """Runs a process of this host under limits: with its driver, and out of reach of an MPS daemon."""
 
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgpurun.admission.placement import Placement
@@ -10,17 +12,21 @@ from vgpurun.admission.wanted import Wanted, WantedPart, WantedSlice
 from vgpurun.console.messages import say, warn
 from vgpurun.host import library, mps, simulation
 from vgpurun.host.gpus import Survey
+from vgpurun.host.program import Doubts, doubts_of
 from vgpurun.host.visible import survey_gpus, warned_of
 from vgpurun.launch.local_cgroup import lacking_for_process
-from vgpurun.launch.plan import ProcessPlan, plan_process
+from vgpurun.launch.plan import ProcessPlan, plan_process, warnings_of_program
 from vgpurun.launch.process import prepare_process, run_process
 from vgpurun.launch.profiling import Profiling
 from vgpurun.limits.idle import idle_files
 from vgpurun.storage import state
+from vgpurun.storage.shared_file import read_regular
 
 if TYPE_CHECKING:
     from vgpurun.admission.controller import AdmissionController
     from vgpurun.engine.client import Engine
+
+_MOST_BYTES = 64 << 20  # of a program that is looked at
 
 
 class LocalLaunch:
@@ -113,4 +119,20 @@ def plan_local(
         placement.part,
         profiling,
     )
-    return plan._replace(is_driver_held=not lacking_for_process(enforce, plan.quotas))
+    plan = plan._replace(is_driver_held=not lacking_for_process(enforce, plan.quotas))
+    _warn_of_program(plan, host_environment)
+    return plan
+
+
+def _warn_of_program(plan: ProcessPlan, environment: Mapping[str, str]) -> None:
+    path = shutil.which(plan.command[0], path=environment.get("PATH"))
+    doubts = doubts_of(path, _content) if path else Doubts()
+    for warning in warnings_of_program(doubts, [each.quota for each in plan.quotas], plan.is_driver_held, environment):
+        warn(warning)
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        return read_regular(Path(path).resolve(), _MOST_BYTES)
+    except OSError:
+        return None

@@ -19,6 +19,7 @@ from vgpurun.limits import quota
 from vgpurun.limits.device_quotas import device_quotas, limit_variables, limits_content, shared_files, toolkit_variables
 from vgpurun.limits.model import DeviceQuota, Joined, Limits, Part, quotas_to_json
 from vgpurun.limits.nested import PARENT
+from vgpurun.limits.quota import Quota
 from vgpurun.options import ContainerOptions, Mount, mount_targets
 from vgpurun.storage import state, tenants
 from vgpurun.util.row import Row
@@ -26,6 +27,7 @@ from vgpurun.util.users import current_user
 
 if TYPE_CHECKING:
     from vgpurun.engine.image_libc import Libc
+    from vgpurun.host.program import Doubts
     from vgpurun.launch.profiling import Profiling
 
 _LINKS = "driver"  # in the state folder
@@ -92,11 +94,13 @@ def plan_launch(
     part: Part | None = None,
     profiling: "Profiling | None" = None,
     libc: "Libc | None" = None,
+    doubts: "Doubts | None" = None,
     limits_device: DeviceRequest | None = None,
     is_movable: bool = False,
 ) -> LaunchPlan:
     """Return the plan of a container. `host_exists` tells whether a path is on this host, `is_readable` whether all
-    users can read a folder that is to be made. `libc` is what is known of the image's C library, if anything is.
+    users can read a folder that is to be made. `libc` is what is known of the image's C library, `doubts` of the
+    command, if anything is.
     `limits_device` has the driver's own limits set, where there is a memory limit. `is_movable`: the driver's nodes are
     those of more GPUs than the container is to see.
 
@@ -150,7 +154,11 @@ def plan_launch(
             **_preload_file(libc),
         },
         state_links={**_links(driver), **parent_link(parents)},
-        warnings=(*_warnings_of_instances(gpus), *_warnings_of_limits(quotas, mounts, libc, options.fields)),
+        warnings=(
+            *_warnings_of_instances(gpus),
+            *_warnings_of_limits(quotas, mounts, options.fields),
+            *(warnings_of_program(doubts, [each.quota for each in quotas], is_driver_held, given) if doubts else ()),
+        ),
         slice_folder=joined.folder if joined else None,
         profiling=profiling,
         parents=parents,
@@ -314,12 +322,24 @@ def _links(driver: DriverPlan) -> dict[str, str]:
     return {} if driver.folder else {f"{_LINKS}/{name}": f"{DRIVER_FOLDER}/{name}" for name in driver.libraries}
 
 
-def _warnings_of_limits(
-    quotas: Sequence[DeviceQuota], mounts: Sequence[Mount], libc: "Libc | None", fields: Mapping[str, Any]
-) -> list[str]:
+def warnings_of_program(
+    doubts: "Doubts", quotas: Sequence[Quota], is_driver_held: bool, given: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield which limits do not hold for the first program, and why it does not start."""
+    holds_memory = is_driver_held or not any(each.memory_bytes for each in quotas)
+    if doubts.without and not (holds_memory and all(each.sm_percent is None for each in quotas)):
+        yield (
+            f"{doubts.without}: libvgpu.so is not loaded into it, and no {'compute ' * is_driver_held}limit holds for "
+            "it; link it dynamically with glibc, or have `vgpurun guard` or --enforce driver hold it"
+        )
+    if doubts.refuses and "verify_asan_link_order" not in given.get("ASAN_OPTIONS", ""):
+        yield f"{doubts.refuses}; with -e ASAN_OPTIONS=verify_asan_link_order=0 it starts"
+
+
+def _warnings_of_limits(quotas: Sequence[DeviceQuota], mounts: Sequence[Mount], fields: Mapping[str, Any]) -> list[str]:
     """Return what a limit suffers from; without one, that docker's --memory is none of the GPU."""
     if not any(each.quota.memory_bytes or each.quota.sm_percent for each in quotas):
         is_mixed_up = "HostConfig.Memory" in fields
         return ["--memory limits the host's memory, and nothing limits the GPU's; that takes --mem"] * is_mixed_up
     targets = {mount.target for mount in mounts}
-    return [*(libc.warnings if libc else ()), *mount_targets.doubts_of_preload(targets)]
+    return mount_targets.doubts_of_preload(targets)

@@ -30,6 +30,7 @@ from vgpurun.util.times import parse_end
 if TYPE_CHECKING:
     from vgpurun.admission.controller import AdmissionController
     from vgpurun.engine.image_libc import Libc
+    from vgpurun.host.program import Doubts
     from vgpurun.launch.asking import Asked
     from vgpurun.launch.profiling import Profiling
 
@@ -61,23 +62,26 @@ class Launch:
         """Carry the launch out and return the exit code."""
         engine, found, facts = asked.result()
         library = find_library(is_dry_run=False)  # while the engine describes itself
+        from vgpurun.launch import first_program
         from vgpurun.launch.container import check_terminal, launch
-        from vgpurun.launch.image_look import look
+        from vgpurun.launch.image_look import ImageFiles, look
 
         image = find_image(engine, self._options.image, found, pull)
         check_terminal(self._options, engine)
         environment = self._options.environment_over(own_variables(image.environment))
         if self._driver_mode != "sim":
             mps.refuse_in_container(self._options, environment)
-        libc = None
+        libc, doubts = None, None
         if self._wanted.has_limits(environment):
-            with signals.held():  # it may make a container to read from
-                libc = look(engine, image, self._options, library)
+            # It may make a container to read from.
+            with signals.held(), ImageFiles(engine, image, self._options) as files:
+                libc = look(files, image, self._options, library)
+                doubts = first_program.look(files, image, self._options, environment)
         return launch(
             engine,
             facts,
             self._wanted.admission(environment, self._gpus, engine),
-            lambda place: self._plan(place, facts.result(), image.environment, library, libc),
+            lambda place: self._plan(place, facts.result(), image.environment, library, libc, doubts),
             signals,
             warn,
         )
@@ -106,6 +110,7 @@ class Launch:
         image_environment: Mapping[str, str],
         library: Library,
         libc: "Libc | None" = None,
+        doubts: "Doubts | None" = None,
         is_dry_run: bool = False,
     ) -> LaunchPlan:
         joined = placement.joined
@@ -125,6 +130,7 @@ class Launch:
             part=placement.part,
             profiling=self._profiling,
             libc=libc,
+            doubts=doubts,
             is_movable=is_movable,
             limits_device=enforcing_device(self._enforce, placement.gpus, facts, simulated, is_dry_run),
         )

@@ -38,6 +38,11 @@ def has_place(target: str, options: ContainerOptions, host_exists: Callable[[str
     return host_exists(path)
 
 
+def is_covered(path: str, options: ContainerOptions) -> bool:
+    """Ask whether a path is in a mount of the user's, so that the image's own file is hidden."""
+    return _innermost(path, options) is not None
+
+
 def path_on_host(target: str, options: ContainerOptions) -> str | None:
     """Return what a folder of this host, mounted by the user, shows at a target; None where no such mount covers it."""
     mount = _innermost(target, options)

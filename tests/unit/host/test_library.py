@@ -22,7 +22,7 @@ from vgpurun.engine.launches import LaunchEngine
 from vgpurun.errors import ImageError, LibraryError
 from vgpurun.host import library
 from vgpurun.host.library import Library
-from vgpurun.launch.image_look import look
+from vgpurun.launch.image_look import ImageFiles, look
 from vgpurun.options import ContainerOptions, Volume
 
 HERE = {"x86_64": X86_64, "aarch64": AARCH64}[platform.machine()]
@@ -254,12 +254,8 @@ def test_the_libraries_of_a_driver_that_an_images_loader_finds_beside_its_own() 
     assert found.driver == places
 
 
-def test_an_image_without_a_c_library_is_a_warning() -> None:
-    found = check_image("scratch", {}.get, LIBRARY)
-    (warning,) = found.warnings
-    assert not found.folder
-    assert "scratch" in warning
-    assert "not limited" in warning
+def test_an_image_without_a_c_library() -> None:
+    assert check_image("scratch", {}.get, LIBRARY) == Libc("")
 
 
 def test_an_image_for_another_machine_or_with_a_damaged_libc() -> None:
@@ -304,9 +300,11 @@ def test_an_image_is_remembered_without_what_a_launch_mounts_over_it(
     engine = BareImage({DEBIAN_LIBC: glibc("2.36")})
 
     def version(options: ContainerOptions) -> tuple[int, ...]:
-        return look(cast(LaunchEngine, engine), Image("sha256:1", {}), options, LIBRARY).version
+        image = Image("sha256:1", {})
+        with ImageFiles(cast(LaunchEngine, engine), image, options) as files:
+            return look(files, image, options, LIBRARY).version
 
     assert version(mounted) == (2, 31)
     assert version(plain) == (2, 36)
     assert version(mounted) == (2, 31)
-    assert version(plain) == (2, 36) and engine.looks == 3
+    assert version(plain) == (2, 36) and engine.looks == (1 if target == "/" else 3)

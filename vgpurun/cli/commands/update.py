@@ -22,8 +22,10 @@ from vgpurun.cli.common import (
 from vgpurun.cli.placing import overcommit_option
 from vgpurun.console.messages import warn
 from vgpurun.errors import OptionError
+from vgpurun.host.program import Doubts
 from vgpurun.host.visible import visible_gpus
 from vgpurun.inventory.cgroups import cgroups_of
+from vgpurun.launch.plan import warnings_of_program
 from vgpurun.limits.model import Limits
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota, doubt, show_range, show_size
@@ -88,34 +90,47 @@ def update(
     for container in found:
         if not container.is_part:
             limits.refuse_in_slice(container.name, container.slice_name)
-    for container, description in zip(found, described, strict=True):
-        if not any(quota.memory_bytes or quota.sm_percent for _, quota in container.quotas):
-            _look_late(container.name, description)
+    doubts = {
+        container.id: _look_late(container.name, description)
+        for container, description in zip(found, described, strict=True)
+        if not any(quota.memory_bytes or quota.sm_percent for _, quota in container.quotas)
+    }
     for container in found:
-        own = partial(_cgroups_of, container.id)
-        show_changes(container.name, limits.update(container, gpus, given, admit, own))
+        changes = limits.update(container, gpus, given, admit, partial(_cgroups_of, container.id))
+        show_changes(container.name, changes)
+        without = doubts.get(container.id, Doubts()).without
+        for warning in warnings_of_program(Doubts(without), [each.after for each in changes], False, {}):
+            warn(f"{container.name}: {warning}")
 
 
 def _cgroups_of(container: str) -> list[Path]:
     return list(cgroups_of({container}).values())
 
 
-def _look_late(name: str, description: Mapping[str, Any]) -> None:
-    """Look at the C library of a container that started without limits: a start looks only where there are some.
+def _look_late(name: str, description: Mapping[str, Any]) -> Doubts:
+    """Look at the C library of a container that started without limits, and at its first program: a start looks only
+    where there are some.
 
     Raises ImageError.
     """
     from vgpurun.engine.client import Image
     from vgpurun.engine.launches import LaunchEngine
     from vgpurun.host.library import find_library
-    from vgpurun.launch.image_look import look
-    from vgpurun.options import ContainerOptions, mount_targets
+    from vgpurun.launch import first_program
+    from vgpurun.launch.image_look import ImageFiles, look
+    from vgpurun.options import ContainerOptions, Volume, mount_targets
 
-    image = Image(description["Image"], {})
-    libc = look(LaunchEngine.connect(), image, ContainerOptions(description["Config"]["Image"]), find_library(False))
-    unsure = mount_targets.doubts_of_preload({each["Destination"] for each in description["Mounts"]})
-    for warning in (*libc.warnings, *unsure):
+    image, options = Image(description["Image"], {}), ContainerOptions(description["Config"]["Image"])
+    mounted = {each["Destination"]: each["Source"] for each in description["Mounts"]}
+    volumes = tuple(Volume(source, target) for target, source in mounted.items())
+    environment = dict(entry.split("=", 1) for entry in description["Config"]["Env"] or () if "=" in entry)
+    with ImageFiles(LaunchEngine.connect(), image, options) as files:
+        look(files, image, options, find_library(False))
+        started = options._replace(entrypoint=description["Path"], volumes=volumes)
+        doubts = first_program.look(files, image, started, environment)
+    for warning in mount_targets.doubts_of_preload(set(mounted)):
         warn(f"{name}: {warning}")
+    return doubts
 
 
 def show_changes(name: str, changes: Sequence["Change"]) -> None:
