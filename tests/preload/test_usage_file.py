@@ -206,6 +206,33 @@ def test_a_default_file_of_another_user_is_not_trusted(sandbox: Sandbox) -> None
         path.unlink()
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_no_other_user_can_open_a_default_file(sandbox: Sandbox, is_there: bool) -> None:
+    """Or lock its slots. That of an older version was open to all."""
+    if os.geteuid() != 0:
+        unavailable("only root can be two users")
+    user = 64998
+
+    def program() -> None:
+        d = Driver()
+        assert ctypes.CDLL(None).prctl(28, 4, 0, 0, 0) == 0  # keep the capabilities
+        os.seteuid(user)
+        d.start()
+        print(fill(d))
+
+    path = Path(f"/tmp/vgpurun-{user}.usage")
+    if is_there:
+        path.touch()
+        path.chmod(0o666)
+        os.chown(path, user, user)
+    try:
+        printed, said = run(sandbox, program, None)
+        assert printed == "15" and "usage file" not in said
+        assert path.stat().st_uid == user and path.stat().st_mode & 0o777 == 0o600
+    finally:
+        path.unlink()
+
+
 @pytest.mark.parametrize("left", [0, 1, 2, 3])
 def test_no_descriptor_left(sandbox: Sandbox, left: int) -> None:
     """Whoever could not be counted by the others gets nothing, and says why: else each has the whole limit."""

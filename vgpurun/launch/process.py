@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError
+from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError, SliceError
 from vgpurun.launch.local_cgroup import own_cgroup
 from vgpurun.launch.plan import ProcessPlan, parent_link
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
@@ -27,8 +27,10 @@ _FROM_KERNEL = 0x80  # SI_KERNEL: a key of the terminal, which sends the signal 
 def prepare_process(plan: ProcessPlan) -> StateFolder:
     """Make the state folder of a process to be run; from now on signals wait for it.
 
-    Raises StateError, and ProfileError for a folder for profiles that cannot be made.
+    Raises StateError, ProfileError for a folder for profiles that cannot be made, and SliceError for a share whose
+    usage file this user cannot open.
     """
+    _check_can_count(plan)
     state.make_lock_dir()
     state.sweep()
     if plan.profiling:
@@ -39,6 +41,16 @@ def prepare_process(plan: ProcessPlan) -> StateFolder:
     if not plan.parents:
         tenants.make(plan.slice_folder or plan.state_folder, None if plan.slice_folder else os.geteuid())
     return folder
+
+
+def _check_can_count(plan: ProcessPlan) -> None:
+    for folder in filter(None, (plan.slice_folder, *plan.parents)):
+        usage = folder / "run" / "usage"
+        if not os.access(usage, os.R_OK | os.W_OK):
+            raise SliceError(
+                f"{usage} cannot be opened, in which this process has to count; log in again where you were just added "
+                f"to a group of the slice's, else root lets you in: vgpurun slice update --users NAMES {folder.name}"
+            )
 
 
 def run_process(plan: ProcessPlan, folder: StateFolder) -> int:

@@ -228,6 +228,8 @@ static const char *open_usage(struct level_files *files, const char *path, enum 
     return errno == EILSEQ  ? "it is not a usage file of vgpurun"
            : errno == EPERM ? "it belongs to another user"
                             : strerror(errno);
+  if (place == PLACE_DEFAULT)
+    (void)fchmod(files->usage.descriptor, 0600); /* one of an older version was open to all */
   return has_start(files) ? NULL : renew(files, path);
 }
 

@@ -33,10 +33,10 @@
 
 /* First without O_CREAT: in a sticky folder such as /tmp the kernel refuses that for another user's file
  * (fs.protected_regular). */
-static int open_or_make(const char *path) {
+static int open_or_make(const char *path, mode_t mode) {
   int file = open(path, OPEN_FLAGS);
   if (file < 0 && errno == ENOENT)
-    file = open(path, OPEN_FLAGS | O_CREAT, 0666);
+    file = open(path, OPEN_FLAGS | O_CREAT, mode);
   return file;
 }
 
@@ -154,7 +154,8 @@ static bool grow(struct shared_file *file) {
     return true;
   if (!may_have(file->size))
     return false;
-  (void)fchmod(file->descriptor, 0666); /* whatever the umask; only the owner may and need do this */
+  if (!file->is_of_one_user)
+    (void)fchmod(file->descriptor, 0666); /* whatever the umask; only the owner may and need do this */
   int failed, tries = 0;
   do
     failed = fallocate(file->descriptor, 0, 0, (off_t)file->size);
@@ -172,7 +173,7 @@ static bool may_be_used(const struct shared_file *file, const struct stat *statu
 static bool open_and_grow(struct shared_file *file, const char *path, size_t size, unsigned long long magic,
                           uid_t owner) {
   struct stat status;
-  file->descriptor = mark_as_ours(file, move_up(open_or_make(path)));
+  file->descriptor = mark_as_ours(file, move_up(open_or_make(path, file->is_of_one_user ? 0600 : 0666)));
   if (file->descriptor < 0 || !libc_file_status(file->descriptor, &status))
     return false;
   file->path = strdup(path);
@@ -184,6 +185,7 @@ static bool open_and_grow(struct shared_file *file, const char *path, size_t siz
 
 bool shared_file_open(struct shared_file *file, const char *path, size_t size, unsigned long long magic, uid_t owner) {
   *file = new_file();
+  file->is_of_one_user = owner != SHARED_FILE_ANY_OWNER;
   bool opened = open_and_grow(file, path, size, magic, owner);
   int error = errno;
   if (!opened)

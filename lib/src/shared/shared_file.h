@@ -23,11 +23,12 @@ struct shared_file {
   dev_t device;
   ino_t inode;
   bool is_read_only;
+  bool is_of_one_user; /* others could lock its slots */
 };
 
-/* Opens the file, or makes it for all users. Links are not followed. False with errno set. A file that does not begin
- * with `magic` or with zeros is somebody else's: it stays as it is, and errno is EILSEQ. With a magic of 0, any content
- * will do. One of another owner than the one asked for (EPERM) is not trusted either. */
+/* Opens the file, or makes it, for all users where any may own it. Links are not followed. False with errno set. A file
+ * that does not begin with `magic` or with zeros is somebody else's: it stays as it is, and errno is EILSEQ. With a
+ * magic of 0, any content will do. One of another owner than the one asked for (EPERM) is not trusted either. */
 #define SHARED_FILE_ANY_OWNER ((uid_t) - 1)
 bool shared_file_open(struct shared_file *file, const char *path, size_t size, unsigned long long magic, uid_t owner);
 
