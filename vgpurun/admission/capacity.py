@@ -12,6 +12,7 @@ Holders that take turns (--swap) are on the GPU one at a time, so they share one
 from collections.abc import Sequence
 
 from vgpurun.host.gpus import Gpu, GpuUse
+from vgpurun.inventory.held import held_by_each
 from vgpurun.inventory.reservations import Holder
 from vgpurun.limits.quota import Quota, show_size
 from vgpurun.util.row import Row
@@ -155,7 +156,7 @@ def capacities(gpus: Sequence[Gpu], uses: Sequence[GpuUse] | None, holders: Sequ
 
     `uses` are NVML's readings, taken before the holders' own are. None: reservations alone count, and no use is read.
     """
-    held = [None if uses is None else holder.held_bytes() for holder in holders]
+    held = [None] * len(holders) if uses is None else held_by_each(holders, gpus)
     shares: dict[str, list[Share]] = {gpu.uuid: [] for gpu in gpus}
     for holder, held_bytes in zip(holders, held, strict=True):
         for uuid, quota in holder.quotas:

@@ -1,12 +1,33 @@
 """The memory that the programs of one holder have on the GPUs by the driver's word, which none of them can write."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from vgpurun.host.gpus import Gpu
 from vgpurun.inventory.programs import programs
-from vgpurun.inventory.reservations import local_processes
+from vgpurun.inventory.reservations import Holder, local_processes
 from vgpurun.slices import store
 from vgpurun.slices.members import members
+
+
+def held_by_each(holders: Sequence[Holder], gpus: Sequence[Gpu]) -> list[Mapping[str, int] | None]:
+    """Return what each of them uses of each GPU, by UUID, or None where that is unknown. Raises nothing.
+
+    Another user's usage file cannot be read. Then the driver tells, where it shows a program of that holder at all.
+    """
+    held: list[Mapping[str, int] | None] = [each.held_bytes() for each in holders]
+    unread = [each for each, held_bytes in zip(holders, held, strict=True) if held_bytes is None]
+    if not unread:
+        return held
+    pids = {int(each.id): each.id for each in unread if each.kind == "process" and each.id.isdecimal()}
+    found = programs(gpus, {each.id for each in unread if each.kind == "container"}, pids)
+    by_holder: dict[str, dict[str, int]] = {}
+    for uuid, by_owner in found.items():
+        for owner, listed in by_owner.items():
+            by_holder.setdefault(owner, {})[uuid] = sum(each.held_bytes for each in listed)
+    return [
+        by_holder.get(each.id) if held_bytes is None else held_bytes
+        for each, held_bytes in zip(holders, held, strict=True)
+    ]
 
 
 def held_by(holder_id: str, gpus: Sequence[Gpu]) -> dict[str, int]:

@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -348,10 +349,14 @@ def _read(folder: Path) -> Slice | None:
 def renew(found: Slice) -> None:
     """Write the limits file anew where it is another version's, which this version's library would not read.
 
-    Raises StateError.
+    What an older version left open to all is closed to all but the slice's users, as far as it is this user's. Raises
+    StateError.
     """
     path = found.folder / "etc" / "limits"
     try:
+        run = found.usage.parent.stat()
+        if run.st_uid == os.geteuid() and run.st_mode & stat.S_IROTH and not state.is_of_one_user(found.folder):
+            _let_in(found.folder, [found.user, *found.users])
         if limits_file.read_limits(path) is None:
             with atomic_file(path) as half_made:  # what runs has the old one mapped
                 half_made.write_bytes(limits_file.limits_bytes(found.quotas))

@@ -168,3 +168,14 @@ def test_only_a_slices_users_can_open_its_usage_file() -> None:
     assert [may_open(made.usage, uid) for uid in (61234, 61235)] == [False, True]
     store.write_owner(made, users=["61234"])
     assert not may_open(made.usage, 61234), "a job's is of its user alone"
+
+
+def test_a_slice_of_an_older_version_is_closed_to_others_when_root_joins_or_changes_it() -> None:
+    made = make_slice(users=["61235"])
+    made.usage.parent.chmod(0o755)
+    for name in ("lock", "changing"):
+        (made.folder / name).unlink()
+    assert may_open(made.usage, 61234)
+    assert Joining("team", GPUS).look().joined is not None
+    assert [may_open(made.usage, uid) for uid in (61234, 61235)] == [False, True]
+    assert removing.remove(made, None, force=False) == []
