@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import GIB, MIB, make_gpus
@@ -13,6 +14,7 @@ from vgpurun.admission.grants import Grant
 from vgpurun.admission.largest import largest
 from vgpurun.admission.placement import place
 from vgpurun.admission.request import Request
+from vgpurun.cli.views import free as view
 from vgpurun.config.schema import Maxima
 from vgpurun.errors import LimitError, NoRoomError, QuotaError
 from vgpurun.inventory.reservations import Holder
@@ -62,7 +64,8 @@ def test_it_starts_and_more_does_not(seed: int) -> None:
     grant = Grant("alice", some_maxima())
     for index, capacity in enumerate(capacities):
         found = largest(capacity, capacities, grant)
-        if found is None or found.memory_bytes is None:
+        if isinstance(found, str):
+            assert found
             least_sm = 1 if grant.maxima.sm or grant.maxima.sm_per_gpu else None
             assert not starts(index, capacities, grant, GIB // 2, least_sm)
             continue
@@ -72,3 +75,27 @@ def test_it_starts_and_more_does_not(seed: int) -> None:
         assert not starts(index, capacities, grant, found.memory_bytes + slack_bytes + MIB, found.sm_percent)
         if (found.sm_percent or 0) < 99:
             assert not starts(index, capacities, grant, found.memory_bytes, (found.sm_percent or 0) + 1)
+
+
+def test_why_none_would_start_is_said() -> None:
+    def why(capacity: GpuCapacity, **maxima: Any) -> str:
+        found = largest(capacity, [capacity], Grant("alice", Maxima(**maxima)))
+        assert isinstance(found, str)
+        (line,) = view.table([capacity], [found], None)[1:]
+        assert line.endswith(f"none: {found}")
+        return found
+
+    def held(quota: Quota) -> GpuCapacity:
+        return GpuCapacity(
+            GPUS[0], (Share(Holder("container", "c", "c1", "", "alice", Path("/none"), ()), quota, 0),), 0
+        )
+
+    assert why(held(Quota(None, 20))) == "c1 runs without --mem"
+    assert why(held(Quota(8 * GIB))) == "all memory is reserved or in use"
+    assert why(held(Quota(GIB)), gpus=("1",)) == "your quota leaves this GPU out"
+    assert why(held(Quota(GIB)), memory=parse_size("1g")) == "your quota is used up"
+    other = held(Quota(GIB, 100))
+    other = other._replace(
+        shares=tuple(each._replace(holder=each.holder._replace(user="bob")) for each in other.shares)
+    )
+    assert why(other, sm=50) == "all time is reserved, and your quota takes --sm"

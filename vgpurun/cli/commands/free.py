@@ -44,7 +44,7 @@ def free(output_format: str, driver: str) -> None:
         grant = own_grant()
         launches = [largest(each, found, grant) for each in found]
     except ConfigError:  # which has been said: no launch starts until it is corrected
-        launches = [None] * len(found)
+        launches = ["the configuration is broken"] * len(found)
     waiting = len(queue())
     if output_format == "json":
         click.echo(json.dumps({"gpus": list(map(view.to_json, found, launches)), "waiting": waiting}))

@@ -19,7 +19,7 @@ _COLUMNS = (
 )
 
 
-def table(found: Sequence[GpuCapacity], launches: Sequence[Quota | None], width: int | None) -> list[str]:
+def table(found: Sequence[GpuCapacity], launches: Sequence[Quota | str], width: int | None) -> list[str]:
     """Return the titles and a line for each GPU."""
     rows = [
         (
@@ -37,15 +37,16 @@ def table(found: Sequence[GpuCapacity], launches: Sequence[Quota | None], width:
     return lines(_COLUMNS, rows, width)
 
 
-def _asked(launch: Quota | None) -> str:
-    if launch is None or launch.memory_bytes is None:
-        return "none"
+def _asked(launch: Quota | str) -> str:
+    if isinstance(launch, str):
+        return f"none: {launch}"
+    assert launch.memory_bytes is not None
     sm = f" --sm {launch.sm_percent}" if launch.sm_percent else ""
     return f"--mem {shortest_size(launch.memory_bytes)}{sm}"
 
 
-def to_json(capacity: GpuCapacity, launch: Quota | None) -> dict[str, Any]:
-    """Return a GPU as plain data. Sizes are in bytes; without a largest launch none would start."""
+def to_json(capacity: GpuCapacity, launch: Quota | str) -> dict[str, Any]:
+    """Return a GPU as plain data. Sizes are in bytes; where no launch would start, it is said why."""
     return {
         "index": capacity.gpu.index,
         "mig_index": capacity.gpu.mig_index,
@@ -58,7 +59,10 @@ def to_json(capacity: GpuCapacity, launch: Quota | None) -> dict[str, Any]:
         "sm_reserved_percent": capacity.reserved_sm_percent,
         "sm_free_percent": max(0, 100 - capacity.reserved_sm_percent),
         "has_unlimited": bool(capacity.unlimited),
-        "largest_launch": launch and {"memory_bytes": launch.memory_bytes, "sm_percent": launch.sm_percent},
+        "largest_launch": None
+        if isinstance(launch, str)
+        else {"memory_bytes": launch.memory_bytes, "sm_percent": launch.sm_percent},
+        "no_launch": launch if isinstance(launch, str) else None,
     }
 
 

@@ -54,7 +54,7 @@ def _gpu_json(gpu: Gpu, use: GpuUse) -> dict[str, Any]:
 
 def _free_json(capacity: GpuCapacity) -> dict[str, Any]:
     """Return the fields that `vgpurun free` has for it too."""
-    described = free_json(capacity, None)
+    described = free_json(capacity, "")
     return {name: described[name] for name in _OF_FREE}
 
 
