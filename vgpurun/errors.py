@@ -1,7 +1,7 @@
 """The errors that a user sees. Each carries its exit code; its message names the input and the next step.
 
-Exit codes are Docker's: 125 when vgpurun itself fails, 126 when the command cannot be executed, 127 when it is not
-found; else the command's own code.
+Exit codes are Docker's: 1 when the engine cannot be reached, 125 when vgpurun itself fails otherwise, 126 when the
+command cannot be executed, 127 when it is not found; else the command's own code.
 """
 
 from collections.abc import Sequence
@@ -69,7 +69,13 @@ class EngineError(VgpurunError):
     """The Docker Engine cannot be reached, or refused something."""
 
 
-class NoEngineError(EngineError):
+class UnreachableEngineError(EngineError):
+    """No request can get to the Docker Engine."""
+
+    exit_code = 1
+
+
+class NoEngineError(UnreachableEngineError):
     """There is no Docker Engine at its address."""
 
 

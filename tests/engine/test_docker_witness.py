@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ FILES = {
     "profile.json": b'{"defaultAction":  "SCMP_ACT_ALLOW",\n "x": [1, 1.0, 1e3, "\\u00e9 <"]}',
     "broken.json": b'{"a":',
 }
+NOWHERE = {"DOCKER_HOST": "unix:///no/engine.sock"}
 CREATED = "only recorded"  # the answer to every request for a container
 
 
@@ -208,6 +210,17 @@ def test_an_image_whose_signature_would_be_needed(
     assert ("--disable-content-trust" in ours.stderr) == is_refused
     if docker_version(witness.docker) < 29:
         assert (bool(theirs.requests), theirs.exit_code) == (not is_refused, ours.exit_code)
+
+
+def test_an_engine_that_cannot_be_reached(witness: Witness) -> None:
+    theirs, ours = (
+        subprocess.run([*command, "image"], env=witness.environment | NOWHERE, capture_output=True, text=True)
+        for command in ((witness.docker, "run"), (sys.executable, "-m", "vgpurun", "run"))
+    )
+    assert ours.returncode == 1, "as with docker 29, and as with all other verbs of any"
+    assert docker_version(witness.docker) < 29 or theirs.returncode == 1
+    assert NOWHERE["DOCKER_HOST"] in theirs.stderr
+    assert NOWHERE["DOCKER_HOST"].removeprefix("unix://") in ours.stderr
 
 
 def test_without_an_image(witness: Witness) -> None:

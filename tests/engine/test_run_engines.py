@@ -52,13 +52,11 @@ def test_a_context_by_its_name(vgpurun: Cli, debian: str, docker_host: str) -> N
     del vgpurun.environment["DOCKER_HOST"]
     write_context(Path(vgpurun.environment["HOME"]), docker_host, is_current=False)
     vgpurun.environment["DOCKER_CONTEXT"] = "other"
-    vgpurun.run("any", "true").assert_refused("DOCKER_CONTEXT=other does not exist", "docker context ls")
+    vgpurun.run("any", "true").assert_refused("DOCKER_CONTEXT=other does not exist", "docker context ls", exit_code=1)
     vgpurun.environment["DOCKER_CONTEXT"] = "own"
-    vgpurun.run("any", "true").assert_refused("DOCKER_CONTEXT=own", "config.json")
-    Path(vgpurun.environment["HOME"], ".docker/config.json").write_text("{}")
     assert vgpurun.run(debian, "true").exit_code == 0
-    vgpurun.environment["DOCKER_CONTEXT"] = "other"
-    vgpurun.run("any", "true").assert_refused("DOCKER_CONTEXT=other", "docker context ls")
+    vgpurun.environment["DOCKER_CONTEXT"] = "default"
+    assert "DOCKER_CONTEXT" not in vgpurun.run("any", "true").stderr, "docker's word for the engine of this host"
 
 
 @pytest.mark.parametrize("address", ["tcp://192.0.2.1:2376", "ssh://somebody@gpu-box"])
@@ -79,7 +77,7 @@ def test_a_configuration_that_cannot_be_read(vgpurun: Cli) -> None:
     folder.mkdir()
     (folder / "config.json").write_text("{")
     result = vgpurun.run("any", "true")
-    assert result.exit_code == 125
+    assert result.exit_code == 1
     assert "Traceback" not in result.stderr
 
 

@@ -82,7 +82,7 @@ def test_a_program_that_the_library_is_not_in_is_warned_of(vgpurun: Cli, debian:
 def test_no_engine(vgpurun: Cli, tmp_path: Path) -> None:
     socket = tmp_path / "no.sock"
     vgpurun.environment["DOCKER_HOST"] = f"unix://{socket}"
-    vgpurun.run("any", "true").assert_refused(str(socket))
+    vgpurun.run("any", "true").assert_refused(str(socket), exit_code=1)
 
 
 def test_no_permission_on_the_engines_socket(vgpurun: Cli, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_no_permission_on_the_engines_socket(vgpurun: Cli, tmp_path: Path) -> No
             shutil.chown(path, "nobody")
             vgpurun.command = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--", *vgpurun.command)
         vgpurun.environment["DOCKER_HOST"] = f"unix://{path}"
-        vgpurun.run("any", "true").assert_refused(str(path), "permission")
+        vgpurun.run("any", "true").assert_refused(str(path), "permission", exit_code=1)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_an_argument_that_is_not_utf_8(vgpurun: Cli, arguments: tuple[bytes, ...
 @pytest.mark.parametrize("address", ["garbage", "unix://", "tcp://127.0.0.1:1", "tcp://127.0.0.1:port"])
 def test_an_engine_address_that_leads_nowhere(vgpurun: Cli, address: str) -> None:
     vgpurun.environment["DOCKER_HOST"] = address
-    vgpurun.run("any", "true").assert_refused(address.removeprefix("tcp://"), "DOCKER_HOST")
+    vgpurun.run("any", "true").assert_refused(address.removeprefix("tcp://"), "DOCKER_HOST", exit_code=1)
 
 
 def test_an_engine_on_another_host(vgpurun: Cli) -> None:

@@ -167,7 +167,7 @@ def test_an_engine_that_is_not_the_one_it_says(over_tls: Cli, tmp_path: Path) ->
     make_authority(tmp_path / "other")
     make_certificate(tmp_path / "certificates", tmp_path / "other", "client")
     other = replace(over_tls, environment=over_tls.environment | {"DOCKER_CERT_PATH": str(tmp_path / "certificates")})
-    other.run(IMAGE, "true").assert_refused("certificate verify failed")
+    other.run(IMAGE, "true").assert_refused("certificate verify failed", exit_code=1)
 
 
 def test_certificates_that_are_not_there(over_tls: Cli, tmp_path: Path) -> None:
@@ -178,4 +178,4 @@ def test_certificates_that_are_not_there(over_tls: Cli, tmp_path: Path) -> None:
 def test_tls_that_was_not_asked_for(over_tls: Cli) -> None:
     for name in ("DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
         del over_tls.environment[name]
-    over_tls.run(IMAGE, "true").assert_refused("DOCKER_TLS_VERIFY")
+    over_tls.run(IMAGE, "true").assert_refused("DOCKER_TLS_VERIFY", exit_code=1)

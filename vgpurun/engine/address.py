@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from vgpurun.errors import EngineError, NoEngineError
+from vgpurun.errors import EngineError, NoEngineError, UnreachableEngineError
 from vgpurun.util.row import Row
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
@@ -30,10 +30,11 @@ def find_address() -> Address:
     """Return what DOCKER_HOST, DOCKER_CONTEXT or Docker's current context names. Raises EngineError."""
     if given := os.environ.get("DOCKER_HOST"):
         return Address(given, f"DOCKER_HOST={given}", _tls_of_environment(given))
-    name = os.environ.get("DOCKER_CONTEXT")
-    if not name and _current_context() == _DEFAULT_CONTEXT:
+    given = os.environ.get("DOCKER_CONTEXT")
+    name = given or _current_context()
+    if name == _DEFAULT_CONTEXT:
         return Address(DEFAULT_ADDRESS, "Docker's default")
-    return _of_context(name or None)
+    return _of_context(name, f"DOCKER_CONTEXT={name}" if given else f"Docker's current context {name}")
 
 
 def is_at_socket() -> bool:
@@ -46,7 +47,7 @@ def is_at_socket() -> bool:
 def _current_context() -> str:
     try:
         return str(json.loads(Path(_config_file()).read_bytes()).get("currentContext") or _DEFAULT_CONTEXT)
-    except (OSError, ValueError, AttributeError):  # docker-py, too, takes what it cannot read for none
+    except (OSError, ValueError, AttributeError):  # docker, too, takes what it cannot read for none
         return _DEFAULT_CONTEXT
 
 
@@ -67,32 +68,36 @@ def _config_file() -> str:
     return os.path.join(folder, "config.json")  # noqa: PTH118
 
 
-def _context_file(name: str) -> str:
-    import hashlib
+def _of_context(name: str, origin: str) -> Address:
+    """Return the engine of a context as docker's command line keeps it, in a folder named by the name's hash."""
+    import hashlib  # few have a context
 
-    folder = hashlib.sha256(name.encode()).hexdigest()
-    return os.path.join(os.path.dirname(_config_file()), "contexts", "meta", folder, "meta.json")  # noqa: PTH118, PTH120
-
-
-def _of_context(name: str | None) -> Address:
-    from docker.context import ContextAPI
-    from docker.context.config import get_current_context_name
-    from docker.errors import DockerException
-
+    key, contexts = hashlib.sha256(name.encode()).hexdigest(), Path(_config_file()).parent / "contexts"
     try:
-        context = ContextAPI.get_context(name)
-    except (DockerException, OSError, ValueError) as error:
-        raise EngineError(f"Docker's context cannot be read: {' '.join(str(error).split())}") from None
-    origin = f"DOCKER_CONTEXT={name}" if name else f"Docker's current context {get_current_context_name()}"
-    if context is None and os.path.exists(_context_file(name or "")) and not os.path.exists(_config_file()):  # noqa: PTH110
-        raise EngineError(  # docker-py finds the contexts by that file
-            f"{origin} cannot be looked up without {_config_file()}; make it (echo '{{}}' > {_config_file()}), or set "
-            "DOCKER_HOST"
-        )
-    if context is None:
-        raise EngineError(f"{origin} does not exist; `docker context ls` lists those that do")
-    url = str(context.Host or DEFAULT_ADDRESS).replace("http+unix://", "unix://")
-    return Address(url, origin, context.TLSConfig if _is_tcp(url) else None)
+        described = json.loads((contexts / "meta" / key / "meta.json").read_bytes())
+        endpoint = described["Endpoints"]["docker"]
+        url = str(endpoint.get("Host") or DEFAULT_ADDRESS)
+        is_unchecked = bool(endpoint.get("SkipTLSVerify"))
+    except FileNotFoundError:
+        raise UnreachableEngineError(
+            f"{origin} does not exist; `docker context ls` lists those that do, and DOCKER_CONTEXT=default is the "
+            "engine of this host"
+        ) from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UnreachableEngineError(f"{origin} cannot be read: {' '.join(str(error).split())}") from None
+    tls = _tls_of_context(contexts / "tls" / key / "docker", is_unchecked) if _is_tcp(url) else None
+    return Address(url, origin, tls)
+
+
+def _tls_of_context(folder: Path, is_unchecked: bool) -> Any:
+    found = {name: folder / f"{name}.pem" for name in ("ca", "cert", "key")}
+    authority, certificate, key = (str(path) if path.is_file() else None for path in found.values())
+    if not (authority or certificate or is_unchecked):
+        return None
+    from docker.tls import TLSConfig
+
+    own = (certificate, key) if certificate and key else None
+    return TLSConfig(client_cert=own, ca_cert=authority, verify=not is_unchecked)
 
 
 def _tls_of_environment(url: str) -> Any:
@@ -118,7 +123,7 @@ def check_address(address: Address) -> None:
     if parts.scheme == "ssh":
         raise another_host(address, f"ssh {parts.hostname} vgpurun ...")
     if parts.scheme not in ("unix", *_TCP_SCHEMES) or not path:
-        raise EngineError(f"{address.origin} is not the address of an engine; use e.g. {DEFAULT_ADDRESS}")
+        raise UnreachableEngineError(f"{address.origin} is not the address of an engine; use e.g. {DEFAULT_ADDRESS}")
     try:
         if parts.scheme == "unix":
             with socket.socket(socket.AF_UNIX) as probe:
@@ -128,7 +133,7 @@ def check_address(address: Address) -> None:
         else:
             _probe(address, parts.hostname or "", parts.port or _TCP_PORT)
     except PermissionError:
-        raise EngineError(
+        raise UnreachableEngineError(
             f"no permission on the Docker Engine's socket {path}; add yourself to its group "
             "(`sudo usermod -aG docker $USER`, then log in again), or use sudo"
         ) from None

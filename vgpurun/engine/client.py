@@ -22,7 +22,7 @@ from vgpurun.engine.docker_py import (
     RequestException,
 )
 from vgpurun.engine.labels import LABEL_STATE, OF_A_LOOK, Record, read_record
-from vgpurun.errors import EngineError, ImageError, PullError
+from vgpurun.errors import EngineError, ImageError, PullError, UnreachableEngineError
 from vgpurun.limits.quota import Quota
 from vgpurun.util.row import Row
 from vgpurun.util.times import read_rfc3339
@@ -175,7 +175,9 @@ class Engine:
         except (DockerException, RequestException, OSError) as error:
             words = one_line(error)
             way_out = "; set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH" if "HTTPS server" in words else ""
-            raise EngineError(f"the Docker Engine at {address.url} does not answer: {words}{way_out}") from None
+            raise UnreachableEngineError(
+                f"the Docker Engine at {address.url} does not answer: {words}{way_out}"
+            ) from None
         return cls(client, address)
 
     def facts(self) -> "EngineFacts":

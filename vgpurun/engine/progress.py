@@ -54,5 +54,5 @@ def _text(event: dict[str, Any]) -> str:
     progress = event.get("progressDetail") or {}
     if progress.get("total"):
         text = f"{text} {100 * progress.get('current', 0) // progress['total']} %"
-    text = f"{layer} {text}" if layer else text
+    text = f"{layer}: {text}" if layer else text
     return " ".join(text.split())

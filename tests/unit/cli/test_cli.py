@@ -231,14 +231,18 @@ def test_a_verb_after_options_is_not_guessed_at(run: Run) -> None:
         (("run", "--name", "-", "x"), ("--name",)),
         (("run", "--label", "=x", "x"), ("--label",)),
         (("build", "extra"), ("extra",)),
-        (("build-in-docker",), ("no-engine.sock",)),
-        (("smi", "CONTAINER"), ("no-engine.sock",)),
         (("smi", "--", "-L"), ("-L",)),
     ],
     ids=lambda value: " ".join(value),
 )
 def test_what_cannot_work_is_one_line(run: Run, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
     refused(run(*arguments), *words)
+
+
+@pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize("arguments", [("build-in-docker",), ("smi", "CONTAINER"), ("run", "--driver", "sim", "IMAGE")])
+def test_an_engine_that_cannot_be_reached_is_1_as_with_docker(run: Run, arguments: tuple[str, ...]) -> None:
+    refused(run(*arguments), "no-engine.sock", exit_code=1)
 
 
 @pytest.mark.parametrize(("verb", "argument"), [("run", "IMAGE"), ("local", "COMMAND"), ("exec", "CONTAINER")])
@@ -259,7 +263,6 @@ def test_a_verb_without_its_arguments_is_1_as_with_docker(run: Run, verb: str, a
         (("-e", "CUDA_DEVICE_MEMORY_LIMIT=lots"), ("CUDA_DEVICE_MEMORY_LIMIT", "lots")),
         (("-p", "http"), ("http",)),
         (("-v", "/x:/.vgpurun/etc"), ("/.vgpurun/etc",)),
-        ((), ("no-engine.sock",)),
     ],
     ids=lambda value: " ".join(value),
 )

@@ -40,7 +40,7 @@ def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[st
     assert output.err.splitlines() == [
         "Pulling x",
         "Step 1/2 : FROM [base]",
-        "abc Pull complete",
+        "abc: Pull complete",
         "x.c:1: error: no such thing",
     ]
 
@@ -59,4 +59,4 @@ def test_a_failure_shows_what_led_there(monkeypatch: pytest.MonkeyPatch) -> None
         progress.show("Building", failing())
     lines = terminal.getvalue().splitlines()
     assert lines[-1] == "x.c:1: error: no such thing"
-    assert any("abc Downloading 25 %" in line for line in lines)
+    assert any("abc: Downloading 25 %" in line for line in lines)

@@ -4,7 +4,7 @@ import click
 
 from vgpurun.cli.common import NO_FORCE, ContainerName, EngineCommand, option, others_option
 from vgpurun.console import terminal
-from vgpurun.errors import OptionError
+from vgpurun.errors import CommandLineError
 from vgpurun.options.files import given_environment
 
 _GROUP = "Command"
@@ -48,7 +48,7 @@ def exec_command(
     from vgpurun.launch.execution import execute
 
     if tty and interactive and not detach and not terminal.is_terminal(0):
-        raise OptionError("the input device is not a TTY; leave out -t to read from a pipe or file")
+        raise CommandLineError("the input device is not a TTY; leave out -t to read from a pipe or file")
     options = ExecOptions(
         command, given_environment(environment, env_files), user, working_dir, interactive, tty, detach, privileged,
         detach_keys,
