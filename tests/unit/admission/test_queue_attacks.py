@@ -1,4 +1,4 @@
-"""What another user may do to the launches that wait: take a place of his own, and nothing to those of others."""
+"""The queue of `--wait` against another user: he takes places of his own, and can do nothing to those of others."""
 
 from __future__ import annotations
 
