@@ -155,7 +155,7 @@ def end_job(job: str) -> Ended | None:
 
 def end(found: Slice) -> Ended:
     """End what still runs in a slice, and remove it. Raises SliceError and StateError."""
-    killed = orphans.kill(found)
+    killed = orphans.kill(found, found.name.removeprefix(PREFIX))
     readings = usage_file.read_usage(found.usage, [uuid for uuid, _ in found.quotas]) or []
     return Ended(found.name, readings, killed, remove(found, None, force=True))
 

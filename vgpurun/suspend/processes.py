@@ -5,7 +5,6 @@ our library as well. The container writes the slots, so the kernel has the last 
 its usage file mounted, or one of its two files mapped and is of a user whom it is for: limits are for all to read.
 """
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 from vgpurun.errors import SliceError, SuspendError
 from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.gpus import Gpu, read_processes
+from vgpurun.host.mapped import as_mapped, mapped_files
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
 from vgpurun.slices import store
 from vgpurun.slices.members import usage_place, usages_of
@@ -119,25 +119,14 @@ def belongs_to(pid: int, folder: Path) -> bool:
         if not is_of_host and (usage := usage_place(folder)) and usage in usages_of(process):
             return True
     try:
-        mapped = {
-            tuple(words[3:5]) for line in read_lines(process / "maps") if len(words := line.split(maxsplit=5)) > 5
-        }
-        has_limits = _in_maps(folder / "etc" / "limits") in mapped
-        has_usage = _in_maps(folder / "run" / "usage") in mapped
+        mapped = mapped_files(process)
+        has_limits = as_mapped(folder / "etc" / "limits") in mapped
+        has_usage = as_mapped(folder / "run" / "usage") in mapped
         return (has_limits or has_usage) and _is_for(folder, uid_of(pid), has_usage)
     except PermissionError:
         raise SuspendError(f"process {pid} is another user's; use sudo") from None
     except (OSError, ValueError):
         return False  # it has ended
-
-
-def _in_maps(file: Path) -> tuple[str, str] | None:
-    """Return how a process's list of mappings names a file, None for one that is not there. Raises PermissionError."""
-    try:
-        status = file.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", str(status.st_ino)
 
 
 def _is_for(folder: Path, uid: int, has_usage: bool) -> bool:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +10,7 @@ import pytest
 from vgpurun.errors import LimitError, SlurmError
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.quota import Quota
-from vgpurun.slices.store import Slice
-from vgpurun.slurm import accounting, check, conf, job, orphans, plugin
+from vgpurun.slurm import accounting, check, conf, job, plugin
 from vgpurun.slurm.accounting import Used, merged
 from vgpurun.slurm.conf import GresLine
 from vgpurun.slurm.job import GpuShare, parse_shares
@@ -293,21 +289,3 @@ def test_a_part_that_another_node_has_overwritten_is_written_again(monkeypatch: 
     monkeypatch.setattr(accounting.time, "sleep", lambda _: None)
     accounting.note("7", "n1", Used(2, 1), is_alone=False)
     assert kept == ["vgpurun: gpu_seconds=7.0 refusals=1 n1=2.0/1 n2=5.0/0"]
-
-
-def test_what_writes_the_usage_of_a_job_is_ended_and_what_reads_it_is_not(tmp_path: Path) -> None:
-    """An exporter may be reading it just then."""
-    usage = tmp_path / "run" / "usage"
-    usage.parent.mkdir()
-    usage.touch()
-    program = "import sys; file = open(sys.argv[1], sys.argv[2]); print(flush=True); sys.stdin.read()"
-    reads, writes = (
-        subprocess.Popen([sys.executable, "-c", program, usage, mode], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        for mode in ("rb", "r+b")
-    )
-    with reads, writes:
-        for each in (reads, writes):
-            assert each.stdout is not None and each.stdout.readline()
-        assert orphans.kill(Slice("slurm-7", tmp_path, (), "ann")) == [writes.pid]
-        assert writes.wait() == -signal.SIGKILL and reads.poll() is None
-        reads.kill()
