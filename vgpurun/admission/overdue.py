@@ -5,7 +5,6 @@ That is the `vgpurun run` that waits for the container, the guard, every launch 
 """
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from vgpurun.errors import VgpurunError
 from vgpurun.slices import store
 from vgpurun.storage import state
 from vgpurun.util.row import Row
-from vgpurun.util.times import show_age
+from vgpurun.util.times import boot_s, show_left
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer
@@ -24,7 +23,10 @@ WARNED_BEFORE_S = 600.0
 
 
 class Ending(Row):
-    """A container or a slice that ends soon. `folder` has its limits, and `subject` says in words what it is."""
+    """A container or a slice that ends soon, `ends_s` by the boot clock.
+
+    `folder` has its limits, and `subject` says in words what it is.
+    """
 
     id: str
     name: str
@@ -39,7 +41,7 @@ def end_overdue(engine: "Engine | None", containers: Sequence["VgpurunContainer"
 
     Containers are those of this user, and `containers`, which may be anybody's.
     """
-    now_s, ended = time.time(), []
+    now_s, ended = boot_s(), []
     overdue = {each.id: Path(each.state_folder) for each in containers if _is_over(each.record.ends_s, now_s)}
     for folder in state.folders(state.visible_roots()):
         owner = state.known_owner(folder) or {}
@@ -50,7 +52,7 @@ def end_overdue(engine: "Engine | None", containers: Sequence["VgpurunContainer"
             if engine and _stop(engine, container, folder):
                 ended.append(f"container {folder.name.rpartition('-')[0] or folder.name}")
     for each in store.slices():
-        if each.is_over(now_s):
+        if each.is_over():
             from vgpurun.admission.removing import remove  # few launches meet one
 
             with suppress(VgpurunError):  # only root may
@@ -82,7 +84,7 @@ def note_end(folder: Path) -> None:
 
 def ending_soon(containers: Sequence["VgpurunContainer"]) -> Iterator[Ending]:
     """Yield the containers and slices that will be over soon, with words that warn of that. Raises nothing."""
-    now_s = time.time()
+    now_s = boot_s()
     found = [
         (each.id, each.name, f"container {each.name} of {each.user}", each.limits_folder, each.record.ends_s)
         for each in containers
@@ -90,5 +92,5 @@ def ending_soon(containers: Sequence["VgpurunContainer"]) -> Iterator[Ending]:
     found += [(each.id, each.name, f"slice {each.name}", each.folder, each.ends_s) for each in store.slices()]
     for id_, name, subject, folder, ends_s in found:
         if ends_s is not None and 0 < ends_s - now_s <= WARNED_BEFORE_S:
-            words = f"the time of --for ends in {show_age(ends_s - now_s)}"
+            words = f"the time of --for ends in {show_left(ends_s - now_s)}"
             yield Ending(id_, name, subject, folder, ends_s, words)

@@ -24,8 +24,9 @@ from vgpurun.engine.docker_py import (
 from vgpurun.engine.labels import LABEL_STATE, OF_A_LOOK, Record, read_record
 from vgpurun.errors import EngineError, ImageError, PullError, UnreachableEngineError
 from vgpurun.limits.quota import Quota
+from vgpurun.util import process_identity
 from vgpurun.util.row import Row
-from vgpurun.util.times import read_rfc3339
+from vgpurun.util.times import boot_s, read_rfc3339
 
 if TYPE_CHECKING:
     from vgpurun.host.drivers import EngineFacts
@@ -263,13 +264,17 @@ class Engine:
                 return None
 
     def started_s(self, container: str) -> float | None:
-        """Return when a container was started, in seconds since 1970; None if it does not run. Raises EngineError."""
+        """Return when a container was started, by the boot clock; None if it does not run. Raises EngineError."""
         with translated("the container cannot be looked at"):
             try:
                 found = self._api.inspect_container(container)["State"]
             except NotFound:
                 return None
-        return read_rfc3339(found.get("StartedAt", "")) if found.get("Running") else None
+        if not found.get("Running"):
+            return None
+        with suppress(OSError, ValueError):  # a process of another PID namespace cannot be seen
+            return process_identity.started_s(int(found["Pid"]))
+        return boot_s() + read_rfc3339(found.get("StartedAt", "")) - time.time()
 
     def kill(self, container: str, signal_number: int) -> None:
         """Send a signal to a container; nothing happens if it has ended."""

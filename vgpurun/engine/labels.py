@@ -35,7 +35,7 @@ class Record(Row):
     """A container of vgpurun, as far as is known. `slice_folder` is that of a slice that it is in, or nothing.
 
     `parents`: the folders of the shares that it is a part of, with limits of its own. It has joined a slice without.
-    `ends_s` is when it is to be stopped, in seconds since 1970.
+    `ends_s` is when it is to be stopped, by the boot clock.
     """
 
     state_folder: str

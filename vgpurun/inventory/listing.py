@@ -9,7 +9,7 @@ from vgpurun.errors import OptionError
 from vgpurun.host.gpu_names import match_gpu
 from vgpurun.inventory import guarded
 from vgpurun.limits.quota import Quota, show_range, show_size
-from vgpurun.util.times import show_age, show_moment
+from vgpurun.util.times import boot_s, show_age, show_left, show_moment
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import VgpurunContainer
@@ -135,8 +135,8 @@ def _end(container: "VgpurunContainer") -> str:
     """Say when a container that runs is to end, where it is."""
     if container.status != "running" or (ends_s := container.record.ends_s) is None:
         return ""
-    left_s = ends_s - time.time()
-    return f", ends in {show_age(left_s)}" if left_s > 0 else ", its time is over"
+    left_s = ends_s - boot_s()
+    return f", ends in {show_left(left_s)}" if left_s > 0 else ", its time is over"
 
 
 def held_back(tenant: "Tenant", quota: Quota) -> str:

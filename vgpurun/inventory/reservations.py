@@ -71,8 +71,7 @@ def _container_holders(engine: "Engine") -> list[Holder]:
 
 def slice_holders() -> list[Holder]:
     """Return the slices of this host."""
-    now_s = time.time()
-    return [_of_slice(each) for each in store.slices() if not each.is_over(now_s)]
+    return [_of_slice(each) for each in store.slices() if not each.is_over()]
 
 
 def is_abandoned(container: "VgpurunContainer", engine: "Engine") -> bool:

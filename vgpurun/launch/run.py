@@ -1,6 +1,5 @@
 """Runs a container from what was asked for: the engine, the library and the GPUs, in the order of their errors."""
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from vgpurun.limits.idle import idle_files
 from vgpurun.options import ContainerOptions
 from vgpurun.storage import state
 from vgpurun.util.background import Background
-from vgpurun.util.times import parse_end
+from vgpurun.util.times import parse_lifetime
 
 if TYPE_CHECKING:
     from vgpurun.admission.controller import AdmissionController
@@ -135,9 +134,9 @@ class Launch:
             limits_device=enforcing_device(self._enforce, placement.gpus, facts, simulated, is_dry_run),
         )
         plan = plan._replace(state_files={**plan.state_files, **idle_files(self._wanted.idle)})
-        if (ends_s := parse_end(self._lifetime, time.time())) is None:
+        if (span_s := parse_lifetime(self._lifetime)) is None:
             return plan
-        return plan._replace(owner={**plan.owner, "ends_s": ends_s})
+        return plan._replace(owner={**plan.owner, **state.end_after(span_s)})
 
     def _driver(self, facts: EngineFacts, gpus: Sequence[Gpu]) -> DriverPlan:
         if self._driver_mode == "sim":

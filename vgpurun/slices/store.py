@@ -30,6 +30,7 @@ from vgpurun.util.access_list import let_through
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.locking import is_at, lock_in_time
 from vgpurun.util.row import Row
+from vgpurun.util.times import boot_s
 from vgpurun.util.users import current_user, gid_of, groups_of, uid_of
 
 if TYPE_CHECKING:
@@ -73,9 +74,9 @@ class Slice(Row):
         """The usage file of all that have joined."""
         return self.folder / "run" / "usage"
 
-    def is_over(self, now_s: float) -> bool:
+    def is_over(self) -> bool:
         """Ask whether its time has ended: then it reserves nothing more."""
-        return self.ends_s is not None and self.ends_s <= now_s
+        return self.ends_s is not None and self.ends_s <= boot_s()
 
     def is_being_removed(self) -> bool:
         """Ask whether a command is about to remove it."""
@@ -103,7 +104,7 @@ def make(
     users: Sequence[str] = (),
     user: str | None = None,
     links: Mapping[str, str] = {},
-    ends_s: float | None = None,
+    span_s: float | None = None,
     writer: int | None = None,
 ) -> Slice:
     """Make a slice. `files` are shared_files(), `links` further symbolic ones; it is of `user` (None: of this one).
@@ -119,7 +120,7 @@ def make(
         "users": list(users),
         "driver": driver,
         "created_s": int(time.time()),
-        "ends_s": ends_s,
+        **({} if span_s is None else state.end_after(span_s)),
         "quota": quotas_to_json(quotas),
     }
     folder = state.StateFolder.make(_hidden(place), files, owner, links=links, writer=writer)
@@ -204,7 +205,7 @@ def joining(name: str) -> Iterator[Slice]:
             f"slice {name} is not for user {user}, but for {', '.join([found.user, *found.users])}; root may "
             f"change that: vgpurun slice update --users NAMES {name}"
         )
-    if found.is_over(time.time()):
+    if found.is_over():
         raise SliceError(f"the time of slice {name} is over; root makes a new one: vgpurun slice create --for TIME")
     renew(found)
     yield found

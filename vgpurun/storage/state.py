@@ -19,6 +19,7 @@ import json
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from ctypes import sizeof
@@ -34,7 +35,8 @@ from vgpurun.storage.tenants import make_lock_dir as make_lock_dir
 from vgpurun.storage.unchanged import Unchanged
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.locking import is_at, lock_in_time
-from vgpurun.util.process_identity import identify
+from vgpurun.util.process_identity import boot_id, identify
+from vgpurun.util.times import boot_s
 
 CHANGING = "changing"
 _OF_ONE_USER = 0o600  # the mode of a usage file that one user's processes alone write
@@ -180,10 +182,24 @@ def read_owner(folder: Path) -> dict[str, Any] | None:
 known_owner = Unchanged("owner", read_owner, None)  # the same, for what looks at many folders again and again
 
 
+def end_after(span_s: float) -> dict[str, object]:
+    """Return what an owner file says of an end so long from now."""
+    return {"ends_s": time.time() + span_s, "ends_boot_s": boot_s() + span_s, "boot": boot_id()}
+
+
 def ends_s(owner: Mapping[str, Any]) -> float | None:
-    """Return when what an owner file is about ends, in seconds since 1970, or None where it has no end."""
-    ends = owner.get("ends_s")
-    return float(ends) if isinstance(ends, (int, float)) and 0 <= ends < _MOST_TIME_S else None
+    """Return when what an owner file is about ends, by the boot clock, or None where it has no end.
+
+    The time of day decides only after another start of the host: whoever sets it ends nothing.
+    """
+    if owner.get("boot") == boot_id() and (ends := _moment(owner.get("ends_boot_s"))) is not None:
+        return ends
+    ends = _moment(owner.get("ends_s"))
+    return None if ends is None else boot_s() + ends - time.time()
+
+
+def _moment(seconds: object) -> float | None:
+    return float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < _MOST_TIME_S else None
 
 
 def write_owner(folder: Path, owner: Mapping[str, Any], is_flushed: bool = True) -> None:

@@ -74,7 +74,7 @@ class Agent:
         self._libcuda = libcuda
         self._say = say
         self._warn_of_end = warn_of_end
-        self._warned_of: set[tuple[str, float]] = set()  # what was warned of its end
+        self._warned_of: set[str] = set()  # what was warned of its end
         self._targets: list[Target] = []
         self._containers: list[VgpurunContainer] = []  # those that run
         self._limits = Unchanged("etc/limits", _limits_of, _Limits())
@@ -349,7 +349,7 @@ class Agent:
             self._say(f"stop {ended}: its time was over")
 
     def _warn_of_ends(self) -> None:
-        soon = {(each.id, each.ends_s): each for each in ending_soon(self._containers)}
+        soon = {each.id: each for each in ending_soon(self._containers)}
         for key in soon.keys() - self._warned_of:
             self._warn_of_end(soon[key])
         self._warned_of = set(soon)

@@ -48,6 +48,11 @@ def read_stat(pid: int, task: int | None = None) -> Stat:
     return Stat(words[0], int(words[1]), int(words[6]), int(words[17]), int(words[19]))
 
 
+def started_s(pid: int) -> float:
+    """Return when a process was started, by the boot clock. Raises OSError, and ValueError."""
+    return read_stat(pid).started_ticks / os.sysconf("SC_CLK_TCK")
+
+
 @cache
 def boot_id() -> str:
     """Return what tells this boot of the host from all others. Raises OSError."""

@@ -57,8 +57,13 @@ def parse_span(text: str) -> float | None:
     return parse_duration(text)
 
 
-def parse_end(lifetime: str | None, now_s: float) -> float | None:
-    """Read the value of --for and return when that is over, in seconds since 1970. Raises OptionError."""
+def boot_s() -> float:
+    """Return the seconds since the host was started, asleep or not: no setting of the time changes them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def parse_lifetime(lifetime: str | None) -> float | None:
+    """Read the value of --for in seconds. Raises OptionError."""
     if lifetime is None:
         return None
     span_s = parse_span(lifetime)
@@ -66,7 +71,7 @@ def parse_end(lifetime: str | None, now_s: float) -> float | None:
         raise OptionError(f"--for '{lifetime}' is not a span of time; use e.g. 30m, 2h or 7d")
     if span_s > _LONGEST_SPAN_S:
         raise OptionError(f"--for '{lifetime}' is more than a hundred years; leave it out where there is no end")
-    return now_s + span_s
+    return span_s
 
 
 def parse_past(text: str, option: str, now_s: float) -> float:
@@ -89,6 +94,16 @@ def show_age(seconds: float) -> str:
             return f"{whole} {unit}{'s' * (whole != 1)}"
         amount /= size
     return f"{int(seconds / 86400 / 7)} weeks"
+
+
+def show_left(seconds: float) -> str:
+    """Return what is left of a span for people, to the nearest unit: of 5 minutes, "5 minutes" at first."""
+    amount = max(0.0, seconds)
+    for unit, size in _AGES:
+        if (whole := int(amount + 0.5)) < size:
+            return f"{whole} {unit}{'s' * (whole != 1)}"
+        amount /= size
+    return f"{int(seconds / 86400 / 7 + 0.5)} weeks"
 
 
 def show_moment(seconds: float) -> str:

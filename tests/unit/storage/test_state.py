@@ -6,6 +6,7 @@ import fcntl
 import os
 import stat
 import struct
+import time
 from collections.abc import Callable
 from contextlib import closing
 from ctypes import sizeof
@@ -20,6 +21,7 @@ from vgpurun.inventory.reservations import local_processes
 from vgpurun.storage import state
 from vgpurun.storage.state import StateFolder
 from vgpurun.util.atomic_file import atomic_file
+from vgpurun.util.times import boot_s
 
 FILES = {"etc/limits": b"limits", "etc/ld.so.preload": b"library\n"}
 
@@ -193,6 +195,19 @@ def test_of_a_giant_owner_file_no_more_is_read_than_fits(tmp_path: Path) -> None
 def test_a_moment_that_cannot_be_is_none(moment: str, tmp_path: Path) -> None:
     (tmp_path / "owner").write_text(f'{{"ends_s": {moment}}}')
     assert state.ends_s(state.read_owner(tmp_path) or {}) is None
+
+
+def test_an_end_is_counted_by_the_boot_clock() -> None:
+    """A clock that is set, by hours, by whomever, ends nothing before its time, and keeps nothing."""
+    owner = state.end_after(100.0)
+    assert 99 < (state.ends_s(owner) or 0) - boot_s() <= 100
+    for jump_s in (-7200.0, 7200.0):
+        set_since = {**owner, "ends_s": float(str(owner["ends_s"])) + jump_s}  # as if the time had been set by that
+        assert state.ends_s(set_since) == state.ends_s(owner)
+        other_boot = {**set_since, "boot": "another"}
+        assert abs((state.ends_s(other_boot) or 0) - boot_s() - 100 - jump_s) < 2, "nothing else is left to go by"
+    before = {"ends_s": time.time() + 50}  # an older version's
+    assert abs((state.ends_s(before) or 0) - boot_s() - 50) < 2
 
 
 def test_a_link_in_place_of_what_is_being_written_is_not_followed(tmp_path: Path) -> None:

@@ -71,5 +71,14 @@ def test_ages(seconds: float, shown: str) -> None:
     assert times.show_age(seconds) == shown
 
 
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(299.99, "5 minutes"), (271, "5 minutes"), (269, "4 minutes"), (59.7, "1 minute"), (3599.9, "1 hour"),
+     (7199.9, "2 hours"), (86399, "1 day"), (-1, "0 seconds"), (30.2, "30 seconds"), (20 * 86400, "3 weeks")],
+)  # fmt: skip
+def test_what_is_left_is_shown_to_the_nearest_unit(seconds: float, shown: str) -> None:
+    assert times.show_left(seconds) == shown
+
+
 def test_a_moment_is_shown_as_utc() -> None:
     assert times.show_moment(1_136_214_245) == "2006-01-02T15:04:05Z"

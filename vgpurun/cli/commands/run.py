@@ -25,7 +25,7 @@ from vgpurun.errors import OptionError, PullError
 from vgpurun.options.build import container_options
 from vgpurun.options.devices import gpus
 from vgpurun.util.choices import DRIVER_MODES
-from vgpurun.util.times import parse_end
+from vgpurun.util.times import parse_lifetime
 
 if TYPE_CHECKING:
     from vgpurun.launch.profiling import Profiling
@@ -86,7 +86,7 @@ def run(
     _refuse_late_verb(ctx, image)
     if not image:
         raise OptionError("IMAGE is empty; is the variable that names it set?")
-    parse_end(lifetime, 0.0)  # a slip of the pen is said first
+    parse_lifetime(lifetime)  # a slip of the pen is said first
     _read_gpus(given)
     if fault := config_fault():
         warn(fault)

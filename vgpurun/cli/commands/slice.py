@@ -1,6 +1,5 @@
 """`vgpurun slice`: named shares of GPUs that containers and processes join."""
 
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -30,7 +29,7 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.host.visible import visible_gpus
 from vgpurun.inventory.cgroups import cgroup_around
 from vgpurun.limits.model import Limits
-from vgpurun.util.times import parse_end
+from vgpurun.util.times import parse_lifetime
 
 if TYPE_CHECKING:
     from vgpurun.slices.store import Slice
@@ -75,7 +74,7 @@ def create(name: str, users: str, lifetime: str | None, driver: str, **given: An
     from vgpurun.slices import store
     from vgpurun.slices.files import slice_files
 
-    ends_s = parse_end(lifetime, time.time())
+    span_s = parse_lifetime(lifetime)
     store.check_new(check_name(name))
     store.sweep()
     wanted = Wanted.take({**given, "slice_name": None, "idle": None})
@@ -88,7 +87,7 @@ def create(name: str, users: str, lifetime: str | None, driver: str, **given: An
             quotas = quotas_of(placement.gpus, placement.limits)
             reached = of_same_kind(placement.gpus, gpus) if wanted.is_movable else placement.gpus
             files = slice_files(quotas, driver, reached, say, wanted.is_movable)
-            made = store.make(name, quotas, files, driver, _users(users), ends_s=ends_s)
+            made = store.make(name, quotas, files, driver, _users(users), span_s=span_s)
             undo.callback(remove, made, engine, force=True)
             admission.confirm(made.id)
         undo.pop_all()
