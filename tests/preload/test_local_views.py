@@ -80,6 +80,29 @@ def test_a_look_at_the_gpus_of_others_is_no_error(host: Host) -> None:
     assert refused.stderr.count(f"GPU {host.uuids[0]} was not granted to this program") == 1, refused.stderr
 
 
+def show_gpus() -> None:
+    d = Driver()
+    if d.result("cuInit", 0) == "CUDA_SUCCESS":
+        print([(d.device_uuid(ordinal), d.device_total_mem(ordinal) >> 20) for ordinal in range(d.device_count())])
+
+
+def test_a_program_counts_the_gpus_that_it_was_granted(host: Host) -> None:
+    """An index is the host's, or the share's where the host's is none of the share's; past the last there is none."""
+
+    def seen(gpus: str, *inside: str) -> str:
+        shown = host.vgpurun("local", *SIM, "--mem", "1g", "--gpus", gpus, "--", *inside, sys.executable, *program)
+        assert shown.stderr == ""
+        return shown.stdout.strip()
+
+    program = ("-c", text_of(show_gpus))
+    first, second = ((uuid, 1024) for uuid in host.uuids)
+    for index in ("0", "1"):
+        assert seen("device=1", "env", f"CUDA_VISIBLE_DEVICES={index}") == str([second])
+        assert seen("all", "env", f"CUDA_VISIBLE_DEVICES={index}") == str([(first, second)[int(index)]])
+    assert seen("device=1", "env", "CUDA_VISIBLE_DEVICES=2") == seen("device=1", "env", "CUDA_VISIBLE_DEVICES=") == ""
+    assert seen("device=1", "env", "-u", "CUDA_VISIBLE_DEVICES") == str([second])
+
+
 @pytest.mark.parametrize("step_bytes", [100 * MIB, 4096, 3 * MIB + 7])
 def test_the_line_about_a_refusal_adds_up(host: Host, start: Callable[..., Program], step_bytes: int) -> None:
     """What it names as asked for and in use is more than the limit, whatever was rounded."""

@@ -66,10 +66,50 @@ static void add_all(struct list *list, const struct vgpu_limits *share) {
     add_gpu(list, share, i);
 }
 
-/* `counts_own`: the program has no other GPUs than the share's, as in a container. An index is the place of a GPU in
- * the share; where the program sees all of the host's, it meant one that the share had, so that each stands for one of
- * the share's. As in the driver, an entry that names no GPU ends the list. */
-static void translate(struct list *list, const struct vgpu_limits *share, const char *given, bool counts_own) {
+static bool has_index(const char *given) {
+  size_t length;
+  for (const char *entry = next_entry(given, &length); length > 0; entry = next_entry(entry + length, &length))
+    if (is_index(entry, length))
+      return true;
+  return false;
+}
+
+/* Has this host more GPUs than the share? */
+static bool host_has_more(const struct vgpu_limits *share) {
+  unsigned count;
+  return hooks_load_nvml() && real.nvmlInit_v2() == NVML_SUCCESS &&
+         real.nvmlDeviceGetCount_v2(&count) == NVML_SUCCESS && (int)count > gpu_count(share);
+}
+
+enum { NONE = -1, ANOTHER = -2 };
+
+/* Returns the share's GPU that has this number on the host, ANOTHER where it is none of the share's. */
+static int find_on_host(const struct vgpu_limits *share, int number) {
+  nvmlDevice_t device;
+  char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
+  if (real.nvmlDeviceGetHandleByIndex_v2((unsigned)number, &device) != NVML_SUCCESS)
+    return NONE;
+  int gpu = real.nvmlDeviceGetUUID(device, uuid, sizeof uuid) == NVML_SUCCESS ? find(share, uuid, strlen(uuid)) : -1;
+  return gpu >= 0 ? gpu : ANOTHER;
+}
+
+/* An index is the place of a GPU in the share, as a container counts. On a host it may be the host's number of one of
+ * the share's, and where the share has been moved it meant one that it had. */
+static int gpu_of_index(const struct vgpu_limits *share, int index, bool in_container) {
+  bool by_host = !in_container && share->moves == 0;
+  int gpu = by_host ? find_on_host(share, index) : ANOTHER;
+  if (gpu != ANOTHER)
+    return gpu;
+  return index < gpu_count(share) ? index : in_container ? NONE : ANOTHER;
+}
+
+static int gpu_of_uuid(const struct vgpu_limits *share, const char *entry, size_t length) {
+  int gpu = find(share, entry, length);
+  return gpu >= 0 ? gpu : length > strlen("GPU-") ? ANOTHER : NONE;
+}
+
+/* As in the driver, an entry that names no GPU ends the list. */
+static void translate(struct list *list, const struct vgpu_limits *share, const char *given, bool in_container) {
   size_t length;
   for (const char *entry = next_entry(given, &length); length > 0; entry = next_entry(entry + length, &length)) {
     int gpu = find(share, entry, length);
@@ -78,28 +118,35 @@ static void translate(struct list *list, const struct vgpu_limits *share, const 
   }
   for (const char *entry = next_entry(given, &length); length > 0; entry = next_entry(entry + length, &length)) {
     bool index = is_index(entry, length);
-    int gpu = index ? atoi(entry) : find(share, entry, length);
-    bool is_own = gpu >= 0 && gpu < gpu_count(share) && (!index || counts_own || !list->has[gpu]);
-    if (is_own)
-      add_gpu(list, share, gpu);
-    else if (index ? !counts_own : length > strlen("GPU-"))
+    int gpu = index ? gpu_of_index(share, atoi(entry), in_container) : gpu_of_uuid(share, entry, length);
+    if (gpu == NONE)
+      return;
+    if (gpu == ANOTHER || (index && !in_container && list->has[gpu]))
       add_other(list, share);
     else
-      return;
+      add_gpu(list, share, gpu);
   }
+}
+
+/* Are there GPUs that are none of the share's? A program of the host sees all; by their UUIDs it names those it means.
+ */
+static bool sees_others(const struct vgpu_limits *share, const char *given, bool in_container) {
+  if (in_container)
+    return share->movable != 0;
+  return (given == NULL || has_index(given)) && host_has_more(share);
 }
 
 void visible_set(void) {
   const struct vgpu_limits *share = process_files()->limits;
   const char *given = getenv(VARIABLE);
-  bool counts_own = share != NULL && share->movable != 0 && access(VGPU_CONTAINER_LIMITS, F_OK) == 0;
-  if (share == NULL || (!counts_own && (share->moves == 0 || given == NULL)))
+  bool in_container = access(VGPU_CONTAINER_LIMITS, F_OK) == 0;
+  if (share == NULL || (!sees_others(share, given, in_container) && (share->moves == 0 || given == NULL)))
     return;
   struct list list = {0};
   if (given == NULL)
     add_all(&list, share);
   else
-    translate(&list, share, given, counts_own);
+    translate(&list, share, given, in_container);
   if (given == NULL || strcmp(given, list.text) != 0)
     setenv(VARIABLE, list.text, 1);
 }

@@ -199,6 +199,8 @@ CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUd
 
 #define NVML_USED(X)                                                                                                   \
   X(nvmlInit_v2)                                                                                                       \
+  X(nvmlDeviceGetCount_v2)                                                                                             \
+  X(nvmlDeviceGetHandleByIndex_v2)                                                                                     \
   X(nvmlDeviceGetIndex)                                                                                                \
   X(nvmlDeviceGetHandleByUUID)                                                                                         \
   X(nvmlDeviceGetMigMode)                                                                                              \
