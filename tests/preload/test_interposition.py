@@ -139,6 +139,42 @@ def test_a_lookup_without_a_driver_leaves_no_error_either(sandbox: Sandbox) -> N
     assert sandbox.python(program, LD_LIBRARY_PATH="") == "[(True, None), (True, None)]"
 
 
+def look_up_everywhere(*names: str) -> None:
+    """Print which are found by RTLD_DEFAULT, and whether an error says that one is not."""
+    libc = ctypes.CDLL(None)
+    libc.dlsym.restype, libc.dlsym.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]
+    libc.dlerror.restype = ctypes.c_char_p
+    libc.dlerror()
+    for name in names:
+        found, error = libc.dlsym(None, name.encode()), libc.dlerror() or b""
+        print(name, bool(found), f"undefined symbol: {name}".encode() in error)
+
+
+@pytest.mark.parametrize("limits", [{}, {"CUDA_DEVICE_MEMORY_LIMIT": "2g"}], ids=["free", "limited"])
+def test_rtld_default_finds_what_the_driver_has(
+    sandbox: Sandbox, compile_c: Callable[..., Path], limits: dict[str, str]
+) -> None:
+    """Of a driver of old, of one that only a library has opened for itself, and of none: though we have it all."""
+    driver = str(compile_c("old_driver.c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", output="libcuda.so.1"))
+    mode = 0
+
+    def program() -> None:
+        ctypes.CDLL(driver, mode)
+        look_up_everywhere("cuMemAlloc_v2", "cuMemCreate", "cuMemcpy")
+
+    def without() -> None:
+        look_up_everywhere("cuMemAlloc_v2", "nvmlDeviceGetMemoryInfo")
+
+    lacking = ["cuMemCreate False True", "cuMemcpy False True"]
+    assert sandbox.python(program, **limits).splitlines() == ["cuMemAlloc_v2 False True", *lacking]
+    mode = ctypes.RTLD_GLOBAL
+    assert sandbox.python(program, **limits).splitlines() == ["cuMemAlloc_v2 True False", *lacking]
+    driver = "libcuda.so.1"
+    names = ("cuMemAlloc_v2", "cuMemCreate", "cuMemcpy")
+    assert sandbox.python(program, **limits).splitlines() == [f"{name} True False" for name in names]
+    assert "True False" not in sandbox.python(without, LD_LIBRARY_PATH="", **limits)
+
+
 def test_a_linked_program_is_limited(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
     program = compile_c("linked.c", f"-L{SIMULATED_DRIVER}", "-lcuda")
     result = sandbox.run([program], CUDA_DEVICE_MEMORY_LIMIT="2g")

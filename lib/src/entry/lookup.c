@@ -52,21 +52,27 @@ static const struct library *library_of(const char *name) {
   return NULL;
 }
 
-static const struct route *caught(const struct library *library, const char *name) {
+static const struct route *exported(const struct library *library, const char *name) {
   for (size_t i = 0; library != NULL && i < library->count; i++)
-    if (text_equals(library->routes[i].name, name) && is_routed(&library->routes[i]))
+    if (text_equals(library->routes[i].name, name))
       return &library->routes[i];
   return NULL;
 }
 
+static const struct route *caught(const struct library *library, const char *name) {
+  const struct route *route = exported(library, name);
+  return route != NULL && is_routed(route) ? route : NULL;
+}
+
 /* Hands out our functions for the driver's, by address. Knows no policy. */
 
-/* Is a function of this very name caught? Then its library's real functions are loaded now, so that dlerror speaks of
- * the caller's lookup afterwards, not of ours. */
-static bool routes_catch(const char *name) {
+/* Do we export a function of this very name? Where it is caught, its library's real functions are loaded now, so that
+ * dlerror speaks of the caller's lookup afterwards, not of ours. */
+static bool routes_have(const char *name) {
   const struct library *library = library_of(name);
-  if (caught(library, name) == NULL)
-    return false;
+  const struct route *route = exported(library, name);
+  if (route == NULL || !is_routed(route))
+    return route != NULL;
   if (library == &cuda)
     hooks_load_cuda();
   else
@@ -120,8 +126,8 @@ static bool is_libcs(const void *address) {
          address == (void *)libc_find_dlvsym();
 }
 
-static bool is_caught(const char *name) {
-  return name != NULL && (in_place_of(name) != NULL || routes_catch(name));
+static bool is_exported(const char *name) {
+  return name != NULL && (in_place_of(name) != NULL || routes_have(name));
 }
 
 static void *route(const char *name, void *address) {
@@ -138,9 +144,21 @@ static void *answer_next(const void *caller, const char *name) {
   return ours != next ? ours : NULL;
 }
 
-/* Answers the lookup of a caught name. `found` is what the real one says to us; NULL: what it says to the caller. */
+/* Would a search of all objects find nothing without us, who come first? Then the error is that of one behind us. */
+static bool is_ours_alone(const char *name, const void *found) {
+  const struct route *route = found != NULL ? exported(library_of(name), name) : NULL;
+  return route != NULL && route->hook == found && libc_dlsym(RTLD_NEXT, name) == NULL;
+}
+
+static const char nothing;
+#define NOTHING ((void *)&nothing)
+
+/* Answers the lookup of a name that we export. `found` is what the real one says to us; NULL: what it says to the
+ * caller. */
 static void *answer(const void *caller, void *handle, const char *name, void *found) {
-  return found != NULL && handle == RTLD_NEXT ? answer_next(caller, name) : route(name, found);
+  if (found != NULL && handle == RTLD_NEXT)
+    return answer_next(caller, name);
+  return handle == RTLD_DEFAULT && is_ours_alone(name, found) ? NOTHING : route(name, found);
 }
 
 /* Returns the handle with which we look a name up ourselves. By RTLD_DEFAULT everyone finds what we export: so it is
@@ -176,9 +194,9 @@ static dlvsym_function *next_dlvsym(void) {
 
 /* The body of all four: `next` is asked for the caller's handle and what follows it, the name first. */
 #define LOOK_UP(next, ...)                                                                                             \
-  void *answered = is_caught(name) ? answer(CALLER, handle, name, next(place_of(handle), __VA_ARGS__)) : NULL;         \
+  void *answered = is_exported(name) ? answer(CALLER, handle, name, next(place_of(handle), __VA_ARGS__)) : NULL;       \
   if (answered != NULL)                                                                                                \
-    return answered;                                                                                                   \
+    return answered != NOTHING ? answered : NULL;                                                                      \
   TAIL_CALL next(handle, __VA_ARGS__)
 
 HOOK void *vgpu_dlsym(void *handle, const char *name) {
