@@ -48,15 +48,26 @@ def test_containers_share_a_folder(vgpurun: Cli, debian: str, folder: Path) -> N
     assert len({profile.path.name.rsplit("-", 2)[0] for profile in profiles}) == 2
 
 
-def test_a_folder_without_room_for_the_user_is_said_and_the_program_goes_on(
+def test_a_folder_that_the_user_cannot_write_is_found_out_at_the_launch(
     vgpurun: Cli, debian: str, folder: Path
 ) -> None:
     folder.mkdir(mode=0o755)
-    asked = ("--mem", "1g", "--profile", str(folder), "--user", "12345")
-    result = vgpurun.run(*asked, *WITH_PROGRAMS, debian, *GPU_PROGRAM, "info")
-    assert result.json()["devices"]
-    assert "profile folder /.vgpurun/profile: Permission denied; nothing is recorded" in result.stderr
-    assert list(folder.iterdir()) == []
+    asked = ("--mem", "1g", "--profile", str(folder))
+    for user in ("12345", "12345:6", "nobody", "www-data:www-data"):
+        refused = vgpurun.run(*asked, "--user", user, debian, "true")
+        refused.assert_refused(f"user {user} of the container may not write there", "chmod 1777")
+    vgpurun.assert_nothing_left()
+    made = vgpurun.run("-d", "--user", "nobody", "--name", "as-nobody", debian, "true").stdout.strip()
+    vgpurun.engine.containers.get(made).commit("vgpurun-test/as-nobody", "1")
+    try:
+        vgpurun.run(*asked, "vgpurun-test/as-nobody:1", "true").assert_refused("user nobody of the container")
+    finally:
+        vgpurun("rm", "-f", "as-nobody")
+        vgpurun.engine.images.remove("vgpurun-test/as-nobody:1", force=True)
+    os.chown(folder, 0, 33)  # www-data, by its group
+    folder.chmod(0o775)
+    for may_write in (("--user", "12345", "--group-add", "33"), ("--user", "www-data"), ()):
+        assert vgpurun.run(*asked, *may_write, debian, "true").exit_code == 0
 
 
 def test_what_cannot_be_used_is_refused_before_anything_is_made(vgpurun: Cli, debian: str, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class Image(Row):
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     folder: str = ""
+    user: str = ""
 
     def is_for(self, platform: str | None) -> bool:
         """Ask whether it runs on a platform, `OS/ARCH` with a variant or without, as the engine judges it.
@@ -217,6 +218,7 @@ class Engine:
             tuple(sets.get("Entrypoint") or ()),
             tuple(sets.get("Cmd") or ()),
             sets.get("WorkingDir") or "",
+            sets.get("User") or "",
         )
 
     def image_names(self) -> list[str]:

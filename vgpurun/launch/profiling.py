@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from vgpurun import abi
 from vgpurun.errors import LimitError, ProfileError
+from vgpurun.launch.container_user import ContainerUser
 from vgpurun.limits import quota
 
 _LEAST_BYTES = 4 << 20
+_WRITES = os.W_OK | os.X_OK
+_ACL = "system.posix_acl_access"  # which may let in whom the mode keeps out
 _ANYBODY = 0o1777  # like /tmp: whatever user a process of the container has, it makes files of its own
 
 
@@ -44,6 +48,27 @@ class Profiling(NamedTuple):
                 raise ProfileError(f"--profile {self.folder}: this user may not write there; choose another folder")
         elif self.folder.exists():
             raise ProfileError(f"--profile {self.folder} is not a folder; choose another name")
+
+    def check_for(self, user: ContainerUser | None) -> None:
+        """Raise ProfileError where the folder is there already, and not for this user of a container to write."""
+        if user is None or user.uid == 0 or not self.folder.is_dir():
+            return
+        status = self.folder.stat()
+        bits = status.st_mode
+        if status.st_uid == user.uid:
+            bits >>= 6
+        elif status.st_gid in user.gids:
+            bits >>= 3
+        if bits & _WRITES != _WRITES and not self._has_acl():
+            raise ProfileError(
+                f"--profile {self.folder}: user {user.name} of the container may not write there; chmod 1777 it, or "
+                "choose a folder that is not there yet"
+            )
+
+    def _has_acl(self) -> bool:
+        with suppress(OSError):  # a file system without them
+            return _ACL in os.listxattr(self.folder)
+        return False
 
     def variables(self, folder: str) -> dict[str, str]:
         """Return what tells the library so, where it sees the folder under that name."""

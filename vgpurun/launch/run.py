@@ -63,6 +63,7 @@ class Launch:
         library = find_library(is_dry_run=False)  # while the engine describes itself
         from vgpurun.launch import first_program
         from vgpurun.launch.container import check_terminal, launch
+        from vgpurun.launch.container_user import container_user
         from vgpurun.launch.image_look import ImageFiles, look
 
         image = find_image(engine, self._options.image, found, pull)
@@ -70,6 +71,9 @@ class Launch:
         environment = self._options.environment_over(own_variables(image.environment))
         if self._driver_mode != "sim":
             mps.refuse_in_container(self._options, environment)
+        if self._profiling:
+            with signals.held(), ImageFiles(engine, image, self._options) as files:
+                self._profiling.check_for(container_user(self._options, image.user, files.read))
         libc, doubts = None, None
         if self._wanted.has_limits(environment):
             # It may make a container to read from.
