@@ -81,6 +81,30 @@ def test_a_time_after_wait_is_its_time(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("simulated")
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (("-L",), "GPU 0: Simulated GPU (UUID: GPU-"),
+        (("--query-gpu=index,memory.total", "--format=csv,noheader"), "0, 8192 MiB"),
+        (("--format=csv,noheader", "--query-gpu=index"), "0"),
+        (("-i", "0", "--query-gpu=name", "--format=csv,noheader"), "Simulated GPU"),
+        (("-q", "-x"), '<?xml version="1.0" ?>'),
+        (("--", "-L"), "GPU 0: Simulated GPU (UUID: GPU-"),
+        (("--mem", "1g", "--query-gpu=memory.total", "--format=csv,noheader"), "1024 MiB"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_questions_of_nvidia_smi_s_are_its_own(run: Run, asked: tuple[str, ...], answer: str) -> None:
+    result = run("smi", "--driver", "sim", *asked)
+    assert (result.returncode, result.stderr) == (0, "") and result.stdout.startswith(answer)
+
+
+def test_a_missing_nvidia_smi_is_said(run: Run) -> None:
+    refused(run("smi", "--driver", "host", "-L", PATH="/nowhere"), "nvidia-smi is not on the PATH")
+    refused(run("smi", "--fromat", "json"), "Did you mean '--format'")
+
+
+@pytest.mark.usefixtures("simulated")
 def test_no_path_is_printed_where_nothing_was_written(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "vgpurun.yaml"
     result = run("cdi", "generate", "--driver", "sim", "-o", str(path))
