@@ -5,10 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import re
+from pathlib import Path
 
 import pytest
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
+from docker_command import docker_command
 
 MIB = 1 << 20
 CONTEXT = 518 * MIB
@@ -55,6 +59,22 @@ def test_which_containers_are_listed(vgpurun: Cli, holder: str, debian: str) -> 
     assert ps(vgpurun, "--filter", "gpu=1", "-q") == ""
 
 
+def test_dockers_options_of_ps(vgpurun: Cli, holder: str, debian: str) -> None:
+    for name, code in (("three", 3), ("zero", 0)):
+        done = vgpurun("run", *vgpurun.driver, "--mem", "1g", "--name", name, debian, "sh", "-c", f"exit {code}")
+        assert done.exit_code == code
+    names = ("--format", "{{.Names}}")
+    assert ps(vgpurun, "-l", *names) == "zero\n"
+    assert ps(vgpurun, "-n", "2", *names).split() == ["zero", "three"]
+    assert ps(vgpurun, "-n", "-1", *names) == "holder\n"
+    assert ps(vgpurun, "-a", "--filter", "exited=3", *names) == "three\n"
+    assert ps(vgpurun, "--filter", "exited=3", *names) == "", "as docker: what has ended is shown with -a"
+    table = ps(vgpurun, "-s").splitlines()
+    assert table[0].split()[-1] == "SIZE" and re.search(r"\S+B \(virtual \S+B\)$", table[1])
+    assert ps(vgpurun, "--format", "{{.Size}}").startswith(("0B (virtual", "1"))
+    assert "SIZE" not in ps(vgpurun).splitlines()[0]
+
+
 def test_an_update_is_shown(vgpurun: Cli, holder: str) -> None:
     vgpurun("update", "--driver", "sim", "--mem", "3g", "holder")
     assert ps(vgpurun, "--format", "{{.MemoryLimit}}") == "3 GiB\n"
@@ -65,6 +85,18 @@ def test_without_gpus_the_limits_are_shown(vgpurun: Cli, holder: str) -> None:
     if result.stderr:
         assert "warning" in result.stderr
     assert "? / 2 GiB" in result.stdout and "? / 50 %" in result.stdout
+
+
+def test_dockers_options_of_inspect_and_top(vgpurun: Cli, holder: str) -> None:
+    vgpurun.environment["PATH"] = f"{Path(docker_command()).parent}:{os.environ['PATH']}"
+    assert vgpurun("inspect", "-f", "{{.State.Status}} {{.Name}}", "holder").stdout == "running /holder\n"
+    assert json.loads(vgpurun("inspect", "--size", "holder").stdout)[0]["SizeRootFs"] > 0
+    assert vgpurun("inspect", "--type", "image", "holder").exit_code == 125
+    assert vgpurun("inspect", "-f", "{{.Id}}", "nobody").exit_code == 1
+    assert "gpu.py hold" in vgpurun("top", "holder").stdout
+    assert vgpurun("top", "holder", "-o", "pid,comm").stdout.split()[:3] == ["PID", "COMMAND", *vgpurun(
+        "top", "holder", "-o", "pid").stdout.split()[1:2]]  # fmt: skip
+    assert vgpurun("top", "nobody").exit_code == 1
 
 
 def test_inspect(vgpurun: Cli, holder: str) -> None:

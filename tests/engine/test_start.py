@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,40 @@ def test_a_container_is_started_again_where_there_is_room(vgpurun: Cli, debian: 
     assert vgpurun("start", *sim, "first").stdout == "first\n"
     assert vgpurun("ps", *sim, "--format", "{{.Names}} {{.MemoryLimit}}", "-f", "name=first").stdout == "first 5 GiB\n"
     assert vgpurun("start", *sim, "first").exit_code == 0, "that it runs already is no error, as with docker start"
+
+
+def test_a_start_that_is_attached(vgpurun: Cli, debian: str) -> None:
+    sim = vgpurun.driver
+    script = "read line; echo read $line; exit 4"
+    assert vgpurun("run", *sim, "-i", "--name", "asks", "--mem", "5g", debian, "sh", "-c", script).exit_code == 4
+    again = vgpurun("start", *sim, "-a", "-i", "asks", stdin="this\n")
+    assert (again.exit_code, again.stdout) == (4, "read this\n")
+    assert vgpurun("run", *sim, "--name", "says", debian, "sh", "-c", "echo said; exit 5").exit_code == 5
+    shown = vgpurun("start", *sim, "--attach", "says")
+    assert (shown.exit_code, shown.stdout) == (5, "said\n")
+    assert vgpurun("start", *sim, "-a", "asks", "asks").exit_code == 1
+    refused = vgpurun("start", *sim, "-ai", "--detach-keys", "bad", "asks")
+    assert refused.exit_code == 1 and "invalid detach keys (bad)" in refused.stderr
+    ticks = ("sh", "-c", "while :; do echo tick; sleep 0.1; done")
+    assert vgpurun.run("-d", "--name", "second", "--mem", "5g", debian, *ticks).exit_code == 0
+    refused = vgpurun("start", *sim, "-a", "asks")
+    assert refused.exit_code == 125 and "no room" in refused.stderr
+    with vgpurun.started("start", *sim, "-a", "second") as attached:
+        assert attached.stdout is not None and attached.stdout.readline() == "tick\n"
+        assert vgpurun("kill", "second").exit_code == 0
+        assert attached.wait(60) == 137, "one that runs is attached to"
+
+
+def test_an_attached_start_passes_signals_on(vgpurun: Cli, debian: str) -> None:
+    script = "trap 'echo caught; exit 9' TERM; echo ready; while :; do sleep 0.1; done"
+    options = ("-d", "--name", "traps", "--mem", "1g")
+    assert vgpurun.run(*options, debian, "sh", "-c", script).exit_code == 0
+    assert vgpurun("kill", "traps").exit_code == 0
+    with vgpurun.started("start", *vgpurun.driver, "-a", "traps") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert (process.communicate(timeout=60)[0], process.returncode) == ("caught\n", 9)
 
 
 def test_past_admission_it_is_doctor_who_says_so(vgpurun: Cli, debian: str) -> None:

@@ -34,6 +34,13 @@ the image are those of `run`.
 """
 
 
+def _choose_engine(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None and not ctx.resilient_parsing:
+        from vgpurun.cli.docker_plugin import choose
+
+        choose(parameter.name or "", value)
+
+
 @click.group(
     cls=Verbs,
     help=_HELP,
@@ -43,7 +50,15 @@ the image are those of `run`.
     invoke_without_command=True,
     context_settings={"max_content_width": 120, "help_option_names": ["-h", "--help"]},
 )
-@click.version_option(__version__, prog_name="vgpurun", message="%(prog)s %(version)s")
+@click.option(
+    "-H", "--host", "DOCKER_HOST", metavar="ADDRESS", expose_value=False, callback=_choose_engine,
+    help="The engine's address, as in DOCKER_HOST.",
+)  # fmt: skip
+@click.option(
+    "--context", "DOCKER_CONTEXT", metavar="NAME", expose_value=False, callback=_choose_engine,
+    help="The engine of one of docker's contexts, as in DOCKER_CONTEXT.",
+)  # fmt: skip
+@click.version_option(__version__, "-v", "--version", prog_name="vgpurun", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Print the help when nothing else was asked for."""

@@ -53,7 +53,11 @@ def _obey(word: str, left: Iterator[str]) -> None:
         return
     if option not in _VARIABLES:
         raise CommandLineError(f"docker's option {option} is not for vgpurun; use its variables, such as DOCKER_HOST")
-    value = value if equals else next(left, "")
-    if _VARIABLES[option] == "DOCKER_CONTEXT":
+    choose(_VARIABLES[option], value if equals else next(left, ""))
+
+
+def choose(variable: str, value: str) -> None:
+    """Set one of docker's variables by which the engine is found."""
+    if variable == "DOCKER_CONTEXT":
         os.environ.pop("DOCKER_HOST", None)  # which would go before it
-    os.environ[_VARIABLES[option]] = value
+    os.environ[variable] = value

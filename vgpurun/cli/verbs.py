@@ -158,6 +158,23 @@ class Verbs(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put `run` before arguments that begin with neither a verb nor an option of the group."""
+        place = self._end_of_own_values(ctx, args)
+        return super().parse_args(ctx, [*args[:place], *self._with_verb(ctx, args[place:])])
+
+    def _end_of_own_values(self, ctx: click.Context, args: list[str]) -> int:
+        """Return where the group's options that have a value end, as in `-H ADDRESS ps`."""
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option) and not each.is_flag]
+        names = {name for each in options for name in each.opts}
+        place = 0
+        while place < len(args):
+            name, equals, _ = args[place].partition("=")
+            is_joined = args[place][:2] in names and len(args[place]) > 2  # -HADDRESS
+            if name not in names and not is_joined:
+                break
+            place += 1 if equals or is_joined else 2
+        return place
+
+    def _with_verb(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args[:1] == ["help"]:
             if unknown := [verb for verb in args[1:2] if verb not in self.commands]:
                 raise click.UsageError(
@@ -167,12 +184,14 @@ class Verbs(click.Group):
         if args and not ctx.resilient_parsing and args[0] not in self.commands:
             self._check_other_word(args[0], ctx)
         of_group = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        if len(args) > 1:
+            of_group.discard("-v")  # a volume of run's
         if args and args[0] not in self.commands and args[0] not in of_group:
             ctx.meta["vgpurun.verbs"] = frozenset(self.commands)
             if not ctx.resilient_parsing:
                 self._check_typed_verb(args[0], ctx)
             args = ["run", *args]
-        return super().parse_args(ctx, args)
+        return args
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """Return what a line can begin with: a verb, or an option of this group's or of run's."""

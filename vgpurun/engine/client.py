@@ -82,6 +82,7 @@ class VgpurunContainer(Row):
     created_s: float = 0.0
     described: str = ""
     labels: Mapping[str, str] = {}
+    sizes: tuple[int, int] | None = None  # of its own files, and of all that it sees, where they were asked for
 
     @property
     def state_folder(self) -> str:
@@ -305,10 +306,10 @@ class Engine:
         with suppress(DockerException, RequestException):
             self._api.remove_container(container, force=force, v=True)
 
-    def containers(self, everything: bool = True) -> list[VgpurunContainer]:
+    def containers(self, everything: bool = True, with_sizes: bool = False) -> list[VgpurunContainer]:
         """Return the containers that vgpurun made, or the running ones of them. Raises EngineError."""
         with translated("the containers cannot be listed"):
-            found = self._api.containers(all=everything, filters={"label": LABEL_STATE})
+            found = self._api.containers(all=everything, size=with_sizes, filters={"label": LABEL_STATE})
         made = [
             VgpurunContainer(
                 id=each["Id"],
@@ -320,6 +321,7 @@ class Engine:
                 created_s=float(each.get("Created", 0)),
                 described=each.get("Status", ""),
                 labels=each["Labels"],
+                sizes=(int(each.get("SizeRw") or 0), int(each.get("SizeRootFs") or 0)) if with_sizes else None,
             )
             for each in found
             if (record := read_record(each["Id"], each["Labels"], each.get("Mounts") or []))

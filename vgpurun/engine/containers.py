@@ -143,6 +143,11 @@ class ContainerEngine(Engine):
         with _refusals():
             self._api.remove_container(container, force=force, v=volumes)
 
+    def remove_link(self, name: str) -> None:
+        """Remove a link between containers, by its name: CONTAINER/ALIAS."""
+        with _refusals():
+            self._api.remove_container(name, link=True)
+
     def logs(self, container: str, options: LogOptions) -> "ChunkedAnswer":
         """Return what a container has written, as the engine sends it: framed, unless it has a terminal."""
         params = {

@@ -26,7 +26,7 @@ FROZEN = guarded.STOPPING[guarded.FREEZE]
 # The fields of a template. The first ones are docker's.
 FIELDS = (
     "ID", "Names", "Image", "Command", "CreatedAt", "RunningFor", "State", "Status", "Labels",
-    "User", "GPUs", "Memory", "MemoryLimit", "SM", "SMLimit", "Slice",
+    "User", "GPUs", "Memory", "MemoryLimit", "SM", "SMLimit", "Slice", "Size",
 )  # fmt: skip
 _COMMAND_WIDTH = 20
 _STATES = ("created", "restarting", "running", "removing", "paused", "exited", "dead")  # docker's
@@ -41,6 +41,8 @@ def parse_filters(texts: Sequence[str]) -> list[Callable[["Tenant"], bool]]:
             raise OptionError(f"--filter '{text}' is not KEY=VALUE with a KEY of {', '.join(_TESTS)}")
         if key == "status" and value not in _STATES:
             raise OptionError(f"--filter '{text}': no such status; use one of {', '.join(_STATES)}")
+        if key == "exited" and not re.fullmatch(r"(?a)[0-9]+", value):
+            raise OptionError(f"--filter '{text}': an exit code is a number")
         by_key.setdefault(key, []).append(value)
     return [_any_of(_TESTS[key], values) for key, values in by_key.items()]
 
@@ -68,6 +70,10 @@ def _has_label(tenant: "Tenant", value: str) -> bool:
     return name in labels and (not equals or labels[name] == wanted)
 
 
+def _has_exit_code(tenant: "Tenant", value: str) -> bool:
+    return tenant.container is not None and tenant.container.described.startswith(f"Exited ({value})")
+
+
 _TESTS: Mapping[str, Callable[["Tenant", str], bool]] = {
     "name": _has_name,
     "id": lambda tenant, value: tenant.container is not None and tenant.id.startswith(value),
@@ -75,6 +81,7 @@ _TESTS: Mapping[str, Callable[["Tenant", str], bool]] = {
     "user": lambda tenant, value: tenant.user == value,
     "label": _has_label,
     "slice": lambda tenant, value: tenant.slice_name == value,
+    "exited": _has_exit_code,
     "status": lambda tenant, value: (tenant.container.status if tenant.container else "running") == value,
 }
 
@@ -107,7 +114,22 @@ def record(tenant: "Tenant", is_short: bool) -> dict[str, Any]:
         "SM": _joined([sm_used(each) for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
         "SMLimit": _joined([sm_limit(quota.sm_percent) for quota in _quotas(tenant)]),
         "Slice": tenant.slice_name,
+        "Size": size(tenant),
     }
+
+
+def size(tenant: "Tenant") -> str:
+    """Return the sizes of a container's own files and of all, as docker shows them, or nothing where none was asked."""
+    sizes = tenant.container.sizes if tenant.container else None
+    return f"{_decimal_size(sizes[0])} (virtual {_decimal_size(sizes[1])})" if sizes else ""
+
+
+def _decimal_size(size_bytes: float) -> str:
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while size_bytes >= 1000 and len(units) > 1:
+        size_bytes /= 1000
+        del units[0]
+    return f"{size_bytes:.3g}{units[0]}"
 
 
 def status(tenant: "Tenant") -> str:

@@ -30,7 +30,7 @@ class AttachedRun:
         self._options = options
         self._signals = signals
         self.has_ended = False
-        self._has_keyboard = options.tty and options.takes_input
+        self._has_keyboard = options.tty and options.takes_input and terminal.is_terminal(0)
         self._terminal = terminal.Raw() if self._has_keyboard else None
 
     def run(self, started: Callable[[], object]) -> int:

@@ -33,6 +33,11 @@ def check_terminal(options: ContainerOptions, engine: LaunchEngine) -> None:
     """Refuse -it without a terminal, and keys that cannot be typed, as docker does. Raises CommandLineError."""
     if options.tty and options.takes_input and not terminal.is_terminal(0):
         raise CommandLineError("the input device is not a TTY; leave out -t to read from a pipe or file")
+    check_keys(options, engine)
+
+
+def check_keys(options: ContainerOptions, engine: LaunchEngine) -> None:
+    """Refuse keys to detach with that cannot be typed. Raises CommandLineError."""
     try:
         if options.streams:
             detach_keys(options.detach_keys or engine.configured_detach_keys())

@@ -160,6 +160,16 @@ def test_a_verb_that_is_dockers_is_handed_over_as_it_is(run: Run, tmp_path: Path
     refused(run(verb, "name", PATH=str(tmp_path / "none")), f"`docker {verb}`", "is not installed")
 
 
+def test_the_options_of_dockers_own_command_line(run: Run, environment: dict[str, str]) -> None:
+    assert run("-v").stdout == f"vgpurun {vgpurun.__version__}\n"
+    assert "/n.sock" in run("-H", "unix:///n.sock", "ps").stderr
+    assert "/n.sock" in run("--host=unix:///n.sock", "run", "--driver", "sim", "IMAGE").stderr
+    assert "/n.sock" in run("-Hunix:///n.sock", "--driver", "sim", "IMAGE").stderr, "run is the default verb here too"
+    assert "no-such-context does not exist" in run("--context", "no-such-context", "ps").stderr
+    assert "/a" in run("-v", "/a:/b", "--dry-run", "--driver", "sim", "IMAGE").stdout, "a volume, as docker run has it"
+    assert run("prune", "-f").returncode == run("prune").returncode
+
+
 def as_plugin(environment: dict[str, str], tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     program = tmp_path / "docker-vgpurun"
     program.write_text(f"#!{sys.executable}\nfrom vgpurun.__main__ import main\nmain()\n")

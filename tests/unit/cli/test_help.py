@@ -54,7 +54,7 @@ def test_others_and_force_mean_the_same_wherever_they_are() -> None:
         for parameter in command.params:
             for name in helps.keys() & {*parameter.opts}:
                 helps[name][words] = getattr(parameter, "help", "") or ""
-    assert helps["--force"].keys() == {"rm", "slice rm"}
+    assert helps["--force"].keys() == {"rm", "slice rm", "prune"}, "that of prune does nothing"
     assert not [text for text in helps["--force"].values() if "user" in text]
     changing = {"exec", "start", "restart", "stop", "kill", "rm", "update", "pause", "unpause"}
     assert helps["--others"].keys() == changing | {"suspend", "resume", "move"}

@@ -57,8 +57,9 @@ def kill(containers: tuple[str, ...], signal: str, others: bool) -> int:
 @option("-f", "--force", is_flag=True, group=_GROUP, help="Also those that run; none of that name is no error.")
 @others_option(_GROUP)
 @option("-v", "--volumes", is_flag=True, group=_GROUP, help="With their anonymous volumes.")
+@option("-l", "--link", is_flag=True, group=_GROUP, help="Remove a link, CONTAINER/ALIAS, and no container.")
 @_container_names
-def rm(containers: tuple[str, ...], force: bool, others: bool, volumes: bool) -> int:
+def rm(containers: tuple[str, ...], force: bool, others: bool, volumes: bool, link: bool) -> int:
     """Remove containers, and what vgpurun keeps about them."""
     from vgpurun.engine.containers import ContainerEngine, each_of
     from vgpurun.errors import ContainerError
@@ -67,6 +68,11 @@ def rm(containers: tuple[str, ...], force: bool, others: bool, volumes: bool) ->
     engine = ContainerEngine.connect()
 
     def remove_one(name: str) -> None:
+        if link:
+            engine.find_own(name.lstrip("/").partition("/")[0], others)
+            engine.remove_link(name)
+            click.echo(name)
+            return
         try:
             engine.remove_for_good(engine.find_own(name, others).id, force, volumes)
         except ContainerError:

@@ -3,12 +3,21 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import click
 
 from vgpurun.errors import EngineError
+
+
+def handed_over(verb: str, arguments: Sequence[str]) -> Callable[[], object]:
+    """Return what becomes docker's own command line with these arguments. Raises EngineError where there is none."""
+    docker = shutil.which("docker")
+    if docker is None:
+        raise EngineError(f"this is `docker {verb}`, and docker's command line is not installed")
+    sys.stdout.flush()
+    return partial(os.execv, docker, [docker, verb, *arguments])
 
 
 def _handed_over(verb: str) -> click.Command:
@@ -20,11 +29,7 @@ def _handed_over(verb: str) -> click.Command:
     )
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
     def command(arguments: tuple[str, ...]) -> Callable[[], object]:
-        docker = shutil.which("docker")
-        if docker is None:
-            raise EngineError(f"`vgpurun {verb}` is `docker {verb}`, and docker's command line is not installed")
-        sys.stdout.flush()
-        return partial(os.execv, docker, [docker, verb, *arguments])
+        return handed_over(verb, arguments)
 
     return command
 

@@ -1,25 +1,43 @@
 """`vgpurun inspect`: all about containers, as JSON."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from vgpurun.cli.common import ContainerName, EngineCommand, host_driver_option
+from vgpurun.cli.common import ContainerName, EngineCommand, host_driver_option, option
 from vgpurun.console.messages import say, warn
+from vgpurun.errors import OptionError
 from vgpurun.host.visible import gpus_if_any
 
-_GROUP = "Display"
+_GROUP, _OF_DOCKER = "Display", "As docker has them"
 
 
 @click.command(cls=EngineCommand, name="inspect", on_broken_config=warn)
+@option("-f", "--format", "template", metavar="TEMPLATE", group=_OF_DOCKER, help="Print docker's fields as this says.")
+@option("-s", "--size", is_flag=True, group=_OF_DOCKER, help="Show docker's fields with the sizes of files.")
+@option("--type", "kind", metavar="TYPE", group=_OF_DOCKER, help="container: the rest, such as image, is docker's.")
 @host_driver_option(_GROUP)
 @click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName())
-def inspect(containers: tuple[str, ...], driver: str) -> int:
-    """Show limits, use, devices, versions and the state folder of containers, as a JSON list. Sizes are in bytes."""
+def inspect(
+    containers: tuple[str, ...], driver: str, template: str | None, size: bool, kind: str | None
+) -> int | Callable[[], object]:
+    """Show limits, use, devices, versions and the state folder of containers, as a JSON list. Sizes are in bytes.
+
+    With --format or --size it is `docker inspect`, whose fields and templates are Go's; here they are below "docker".
+    """
     from vgpurun.engine.containers import ContainerEngine, each_of
 
+    if kind not in (None, "container"):
+        raise OptionError(f"--type {kind}: vgpurun has containers alone; use docker inspect")
     engine = ContainerEngine.connect()
+    if template is not None or size:
+        from vgpurun.cli.commands.docker_verbs import handed_over
+
+        ids = [engine.describe(name)["Id"] for name in containers]
+        given = [*(["--format", template] if template is not None else []), *(["--size"] if size else [])]
+        return handed_over("inspect", ["--type", "container", *given, *ids])
     all_gpus = gpus_if_any(driver == "sim")
     found: list[dict[str, Any]] = []
     exit_code = each_of(containers, lambda name: found.append(_describe(engine.describe(name), all_gpus)), say)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.command(cls=EngineCommand, name="prune")
 @host_driver_option("Prune")
 @option("--dry-run", is_flag=True, group="Prune", help="Show what would be removed, and remove nothing.")
+@option("-f", "--force", is_flag=True, expose_value=False, group="Prune", help="As docker has it: nothing is asked.")
 def prune(dry_run: bool, driver: str) -> None:
     """Remove the state folders of containers and local processes that are gone, and what is left of slices and waiting.
 

@@ -14,18 +14,29 @@ _GROUP = "Display"
 @option("-a", "--all", "everything", is_flag=True, group=_GROUP, help="Show stopped containers too.")
 @option(
     "-f", "--filter", "filters", metavar="KEY=VALUE", multiple=True, group=_GROUP,
-    help="Show only containers with this name, id, gpu (index or UUID), user, label (NAME or NAME=VALUE), slice or "
-    "status.",
+    help="Show only containers with this name, id, gpu (index or UUID), user, label (NAME or NAME=VALUE), slice, "
+    "status, or exited (an exit code; with -a).",
 )  # fmt: skip
 @option(
     "--format", "output_format", metavar="FORMAT", default="table", show_default=True, group=_GROUP,
     help="table, json (an object a line), csv (a line for each GPU of a container), or a template: see below.",
 )  # fmt: skip
+@option("-n", "--last", metavar="NUMBER", type=int, default=-1, group=_GROUP, help="Show the last made, also stopped.")
+@option("-l", "--latest", is_flag=True, group=_GROUP, help="Show the last one made, also if it has stopped.")
+@option("-s", "--size", is_flag=True, group=_GROUP, help="Show the sizes of containers' files.")
 @option("-q", "--quiet", is_flag=True, group=_GROUP, help="Print only the ids of containers.")
 @option("--no-trunc", is_flag=True, group=_GROUP, help="Print ids and commands in full.")
 @host_driver_option(_GROUP)
 def ps(
-    everything: bool, filters: tuple[str, ...], output_format: str, quiet: bool, no_trunc: bool, driver: str
+    everything: bool,
+    filters: tuple[str, ...],
+    output_format: str,
+    last: int,
+    latest: bool,
+    size: bool,
+    quiet: bool,
+    no_trunc: bool,
+    driver: str,
 ) -> None:
     """List the containers that vgpurun made, and processes of vgpurun local, with what they use of their limits.
 
@@ -37,8 +48,8 @@ def ps(
     'table ' in front prints columns.
 
     The fields are ID, Names, Image, Command, CreatedAt, RunningFor, State, Status, Labels, User, Slice, GPUs, Memory,
-    MemoryLimit, SM and SMLimit. For a container with several GPUs the last five are lists with commas. A container in a
-    slice has the limits of the slice, and its own part of the memory that is used there.
+    MemoryLimit, SM, SMLimit and Size. For a container with several GPUs the five about them are lists with commas. A
+    container in a slice has the limits of the slice, and its own part of the memory that is used there.
     """
     from vgpurun.cli.views.ps import show
     from vgpurun.engine.client import Engine
@@ -52,8 +63,12 @@ def ps(
 
         Template(output_format, FIELDS)  # a mistake in it is said before anything else
     processes = [] if quiet else list(local_processes())
+    last = 1 if latest and last < 0 else last
+    everything = everything or last > 0
+    is_of_stopped = any(text.startswith("status=") for text in filters)
+    with_sizes = size or ".Size" in output_format
     try:
-        containers = Engine.connect().containers(everything or any(text.startswith("status=") for text in filters))
+        containers = Engine.connect().containers(everything or is_of_stopped, with_sizes)
     except EngineError as error:
         if not processes:
             raise
@@ -62,8 +77,10 @@ def ps(
     gpus = gpus_if_any(driver == "sim") if containers or processes else []
     read = [*read_containers(containers, gpus), *read_processes(processes, gpus)]
     tenants = [tenant for tenant in read if all(test(tenant) for test in tests)]
+    if last > 0:
+        tenants = sorted(tenants, key=lambda tenant: tenant.created_s, reverse=True)[:last]
     if quiet:
         for tenant in tenants:
             click.echo(identity(tenant, not no_trunc))
     else:
-        show(tenants, output_format, not no_trunc, with_state=everything)
+        show(tenants, output_format, not no_trunc, with_state=everything, with_sizes=size)

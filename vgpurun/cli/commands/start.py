@@ -1,9 +1,9 @@
 """`vgpurun start|restart`: starts containers again where there is room for their limits now."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,22 +12,40 @@ from vgpurun.admission.lock import admission_lock
 from vgpurun.cli.common import NO_FORCE, ContainerName, EngineCommand, host_driver_option, option, others_option
 from vgpurun.cli.placing import overcommit_option
 from vgpurun.console.messages import say, warn
-from vgpurun.errors import SuspendError
+from vgpurun.console.signals import Signals
+from vgpurun.errors import ContainerError, SuspendError
 from vgpurun.host.visible import visible_gpus
+from vgpurun.storage import tenants
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import VgpurunContainer
     from vgpurun.engine.containers import ContainerEngine
 
+    _Admission = Callable[[VgpurunContainer], AbstractContextManager[None]]
+
 _GROUP = "Container"
 
 
 @click.command(cls=EngineCommand, name="start", elsewhere=NO_FORCE)
+@option("-a", "--attach", is_flag=True, group=_GROUP, help="Show its output, pass signals on, and end as it does.")
+@option("-i", "--interactive", is_flag=True, group=_GROUP, help="Attach to it, and pass standard input on.")
+@option("--detach-keys", metavar="KEYS", group=_GROUP, help="Keys that detach from it, instead of ctrl-p,ctrl-q.")
 @overcommit_option(_GROUP)
 @others_option(_GROUP)
 @host_driver_option(_GROUP)
 @click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName())
-def start(containers: tuple[str, ...], overcommit: bool | None, others: bool, driver: str) -> int:
+@click.pass_obj
+def start(
+    signals: Signals,
+    /,
+    containers: tuple[str, ...],
+    attach: bool,
+    interactive: bool,
+    detach_keys: str | None,
+    overcommit: bool | None,
+    others: bool,
+    driver: str,
+) -> int:
     """Start stopped containers in the background, with the limits that they had, on the GPUs that they had.
 
     As at a launch, nothing is reserved twice: where their limits do not fit any more, they are not started.
@@ -36,6 +54,12 @@ def start(containers: tuple[str, ...], overcommit: bool | None, others: bool, dr
     from vgpurun.engine.containers import ContainerEngine, each_of
 
     engine = ContainerEngine.connect()
+    if attach or interactive:
+        if len(containers) > 1:
+            raise ContainerError("you cannot start and attach multiple containers at once")
+        found = engine.describe(engine.find_own(containers[0], others).id)
+        signals.take()
+        return _start_attached(found, interactive, detach_keys, signals, _admission(engine, overcommit, driver))
     start_again = _starter(engine, overcommit, driver)
 
     def start_one(name: str) -> None:
@@ -94,12 +118,58 @@ def _refuse_suspended(container: "VgpurunContainer") -> None:
         )
 
 
+def _start_attached(
+    found: Mapping[str, Any], interactive: bool, detach_keys: str | None, signals: Signals, admitted: "_Admission"
+) -> int:
+    """Start a container where there is room for it, and return its exit code, or 0 when it is left by its keys.
+
+    Raises what AttachedRun and an admission raise.
+    """
+    from vgpurun.engine.containers import from_description
+    from vgpurun.engine.launches import LaunchEngine
+    from vgpurun.launch.attached import AttachedRun
+    from vgpurun.launch.container import check_keys
+    from vgpurun.options import ContainerOptions
+
+    engine, config, container = LaunchEngine.connect(), found["Config"], from_description(found)
+    takes_input = interactive and bool(config.get("OpenStdin"))
+    options = ContainerOptions(
+        image=container.image,
+        streams=("stdin", "stdout", "stderr") if takes_input else ("stdout", "stderr"),
+        tty=bool(config.get("Tty")),
+        relays_signals=not config.get("Tty"),  # those of a terminal come as its keys
+        remove=bool(found["HostConfig"].get("AutoRemove")),
+        detach_keys=detach_keys,
+    )
+    check_keys(options, engine)
+    with ExitStack() as place:
+        if container.status != "running":
+            place.enter_context(admitted(container))
+            tenants.make(container.tenant_folder)  # somebody may have cleaned up
+        return AttachedRun(engine, container.id, options, signals).run(started=place.close)
+
+
 def _starter(engine: "ContainerEngine", overcommit: bool | None, driver: str) -> Callable[["VgpurunContainer"], None]:
     """Return what starts a stopped container where there is room for it, or raises NoRoomError."""
+    admitted = _admission(engine, overcommit, driver)
+
+    def start_again(container: "VgpurunContainer") -> None:
+        with ExitStack() as undo:
+            with admitted(container):
+                if engine.state_of(container.id) != "running":  # another may have been faster
+                    tenants.make(container.tenant_folder)  # somebody may have cleaned up
+                    engine.start_again(container.id)
+                    undo.callback(engine.stop, container.id)
+            undo.pop_all()
+
+    return start_again
+
+
+def _admission(engine: "ContainerEngine", overcommit: bool | None, driver: str) -> "_Admission":
+    """Return what holds the room for a stopped container while it is started, or raises NoRoomError."""
     from vgpurun.inventory.reservations import quotas_now
     from vgpurun.limits.update import changing, devices_of
     from vgpurun.slices import store
-    from vgpurun.storage import tenants
     from vgpurun.suspend.transition import start_over
 
     gpus = cache(lambda: visible_gpus(driver == "sim"))
@@ -119,13 +189,4 @@ def _starter(engine: "ContainerEngine", overcommit: bool | None, driver: str) ->
                 start_over(container)
                 yield
 
-    def start_again(container: "VgpurunContainer") -> None:
-        with ExitStack() as undo:
-            with admitted(container):
-                if engine.state_of(container.id) != "running":  # another may have been faster
-                    tenants.make(container.tenant_folder)  # somebody may have cleaned up
-                    engine.start_again(container.id)
-                    undo.callback(engine.stop, container.id)
-            undo.pop_all()
-
-    return start_again
+    return admitted

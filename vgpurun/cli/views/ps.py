@@ -4,7 +4,7 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -28,19 +28,22 @@ _COLUMNS = (
     Column("COMPUTE", is_right=True, leaves=6),
     Column("USER", leaves=3),
     Column("AGE", leaves=2),
-    Column("STATUS", can_shrink=True, least_width=len("Exited (0)…")),  # AGE says nearly the rest
 )
+_STATUS = Column("STATUS", can_shrink=True, least_width=len("Exited (0)…"))  # AGE says nearly the rest
+_SIZE = Column("SIZE")
 _CSV = (
     "id", "name", "image", "state", "user", "created", "gpu_index", "gpu_uuid", "memory_limit_bytes",
     "memory_used_bytes", "sm_limit_percent", "sm_used_percent",
 )  # fmt: skip
 
 
-def show(tenants: Sequence["Tenant"], output_format: str, is_short: bool, with_state: bool) -> None:
+def show(
+    tenants: Sequence["Tenant"], output_format: str, is_short: bool, with_state: bool, with_sizes: bool = False
+) -> None:
     """Print containers and local processes in this format. Raises OptionError for a template that cannot be read."""
     if output_format == "table":
         has_ends = any(each.container and each.container.record.ends_s is not None for each in tenants)
-        _print_table(tenants, is_short, with_state or has_ends)
+        _print_table(tenants, is_short, with_state or has_ends, with_sizes)
     elif output_format == "json":
         for tenant in tenants:
             click.echo(json.dumps(_json(tenant, is_short), ensure_ascii=False))
@@ -99,13 +102,14 @@ def _csv_rows(tenant: "Tenant") -> list[dict[str, object]]:
     return rows or [dict(first)]
 
 
-def _print_table(tenants: Sequence["Tenant"], is_short: bool, with_state: bool) -> None:
-    rows = [cells for tenant in tenants for cells in _rows(tenant, is_short, with_state)]
-    for line in lines(_COLUMNS if with_state else _COLUMNS[:-1], rows, terminal_width()):
+def _print_table(tenants: Sequence["Tenant"], is_short: bool, with_state: bool, with_sizes: bool) -> None:
+    further = {**({_STATUS: listing.status} if with_state else {}), **({_SIZE: listing.size} if with_sizes else {})}
+    rows = [cells for tenant in tenants for cells in _rows(tenant, is_short, further.values())]
+    for line in lines((*_COLUMNS, *further), rows, terminal_width()):
         click.echo(line)
 
 
-def _rows(tenant: "Tenant", is_short: bool, with_state: bool) -> list[tuple[str, ...]]:
+def _rows(tenant: "Tenant", is_short: bool, further: Collection[Callable[["Tenant"], str]]) -> list[tuple[str, ...]]:
     """A row for each GPU; what holds for the whole container stands in the first."""
     use = [
         (
@@ -125,11 +129,19 @@ def _rows(tenant: "Tenant", is_short: bool, with_state: bool) -> list[tuple[str,
     ]
     image = tenant.container.image if tenant.container else tenant.what
     age = short_age(time.time() - tenant.created_s)
-    state = (listing.status(tenant),) if with_state else ()
     first, *others = use or [("", "", "")]
+    state = [text(tenant) for text in further]
     blank = ("",) * len(state)
     return [
-        (listing.identity(tenant, is_short), tenant.name, image, *first, tenant.user, age, *state),
+        (
+            listing.identity(tenant, is_short),
+            tenant.name,
+            image,
+            *first,
+            tenant.user,
+            age,
+            *state,
+        ),
         *(("", "", "", *each, "", "", *blank) for each in others),
     ]
 
