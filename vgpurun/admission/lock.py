@@ -40,7 +40,7 @@ def shared_folder() -> Path:
         with suppress(StateError):  # of root in a user namespace, who cannot
             state.make_lock_dir(RUN_FOLDER)
             return RUN_FOLDER
-    return _WITHOUT_ROOT
+    return _WITHOUT_ROOT.resolve()  # a link of the administrator's, maybe
 
 
 def _is_roots_and_open(folder: Path) -> bool:

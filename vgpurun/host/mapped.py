@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from vgpurun.util.kernel_text import read_lines
+from vgpurun.util.nofollow import open_nofollow
 from vgpurun.util.row import Row
 
 
@@ -21,9 +22,15 @@ def mapped_files(process: Path) -> set[MappedFile]:
 
 
 def as_mapped(file: Path) -> MappedFile | None:
-    """Return how that list names a file, None for one that is not there. Raises PermissionError."""
+    """Return how that list names a file, None for one that is not there, or behind a link. Raises PermissionError."""
     try:
-        status = file.lstat()
-    except (FileNotFoundError, NotADirectoryError):
+        opened = open_nofollow(file, os.O_PATH)
+    except PermissionError:
+        raise
+    except OSError:
         return None
+    try:
+        status = os.fstat(opened)
+    finally:
+        os.close(opened)
     return MappedFile(f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", str(status.st_ino))

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vgpurun.storage.shared_file import read_regular
-from vgpurun.util.atomic_file import atomic_file
+from vgpurun.util.nofollow import replace_nofollow
 from vgpurun.util.printable import printable
 from vgpurun.util.row import Row
 
@@ -50,5 +50,5 @@ def note_held_up(folder: Path, why: str) -> None:
 
 
 def _write(folder: Path, counts: SwapCounts) -> None:
-    with suppress(OSError), atomic_file(folder / _NAME) as half_made:
-        half_made.write_text(json.dumps(counts._asdict()))
+    with suppress(OSError):
+        replace_nofollow(folder / _NAME, json.dumps(counts._asdict()).encode())

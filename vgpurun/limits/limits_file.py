@@ -10,6 +10,7 @@ from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
 from vgpurun.storage import tenants
 from vgpurun.storage.shared_file import read_regular
+from vgpurun.util.nofollow import open_nofollow
 
 
 def limits_bytes(
@@ -69,7 +70,7 @@ def write_gpus(path: Path, limits: Sequence[tuple[str, Quota]], has_moved: bool)
 
 
 def _rewrite(path: Path, changed: Callable[[abi.Limits], bytes]) -> None:
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    file = open_nofollow(path, os.O_RDWR)
     try:
         before = os.pread(file, sizeof(abi.Limits), 0).ljust(sizeof(abi.Limits), b"\0")
         content = changed(abi.Limits.from_buffer_copy(before))
@@ -81,7 +82,7 @@ def _rewrite(path: Path, changed: Callable[[abi.Limits], bytes]) -> None:
 
 def set_suspended(path: Path, suspended: int) -> None:
     """Say to running processes whether their GPUs are taken: SUSPENDED and so on of abi.py. Raises OSError."""
-    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    file = open_nofollow(path, os.O_WRONLY)
     try:
         os.pwrite(file, suspended.to_bytes(4, "little"), abi.Limits.suspended.offset)
     finally:

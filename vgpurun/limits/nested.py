@@ -4,6 +4,7 @@ A share is a folder with etc/limits and run/usage; one that is a part of another
 a link or, in a container, as mounts. Its limits file says that there is one, so that none can be lost.
 """
 
+import errno
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from vgpurun.limits import limits_file, quota
 from vgpurun.limits.model import DeviceQuota, Limits
 from vgpurun.limits.oversubscription import OPTION
 from vgpurun.limits.quota import Quota, show_size
+from vgpurun.util.nofollow import opened_folder
 from vgpurun.util.row import Row
 
 PARENT = "parent"  # in a share's folder: the share that it is a part of
@@ -48,7 +50,7 @@ def share_of(folder: Path) -> Share:
     try:
         quotas = limits_file.read_limits(folder / "etc" / "limits")
         while levels <= abi.MAX_LEVELS and limits_file.has_parent(place / "etc" / "limits"):
-            levels, place = levels + 1, place / PARENT
+            levels, place = levels + 1, _parent_of(place)
     except OSError as error:
         raise LimitError(f"the limits of this share cannot be read: {error.filename}: {error.strerror}") from None
     if quotas is None:
@@ -139,9 +141,20 @@ def folders_above(folder: Path) -> list[Path]:
     place = folder
     with suppress(OSError):
         while len(above) < abi.MAX_LEVELS and limits_file.has_parent(place / "etc" / "limits"):
-            place = (place / PARENT).resolve()
+            place = _parent_of(place)
             above.append(place)
     return above
+
+
+def _parent_of(folder: Path) -> Path:
+    """Return the folder of the share that a share says that it is a part of. Raises OSError."""
+    try:
+        with opened_folder(folder) as place:
+            return Path(os.readlink(PARENT, dir_fd=place))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return folder / PARENT  # in a container
 
 
 def _visible_bytes(whole: Quota) -> int | None:

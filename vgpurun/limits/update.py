@@ -19,6 +19,7 @@ from vgpurun.limits.policies import choose_policy, choose_priority
 from vgpurun.limits.quota import Quota
 from vgpurun.storage.state import CHANGING
 from vgpurun.util.locking import lock_in_time, open_lock
+from vgpurun.util.nofollow import open_nofollow, opened_folder
 
 _PATIENCE_S = 60.0  # a start on a busy engine takes its time
 
@@ -155,7 +156,7 @@ def changing(container: Limited) -> Iterator[None]:
         with _told(container.limits_folder / CHANGING, container):
             held.enter_context(_locked(container.limits_folder, fcntl.LOCK_EX, container.name))
         with _told(limits, container):
-            file = os.open(limits, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            file = open_nofollow(limits, os.O_RDWR)
         held.callback(os.close, file)
         try:
             yield
@@ -178,8 +179,9 @@ def _locked(folder: Path, kind: int, name: str) -> Iterator[None]:
 
 def _open_lock(folder: Path) -> int:
     """A folder of an older version has none yet: its owner makes it."""
-    is_own = folder.lstat().st_uid == os.geteuid()
-    return open_lock(folder / CHANGING, flags=os.O_CREAT if is_own else 0)
+    with opened_folder(folder) as place:
+        is_own = os.fstat(place).st_uid == os.geteuid()
+        return open_lock(CHANGING, place, os.O_CREAT if is_own else 0)
 
 
 def is_being_changed(container: Limited) -> bool:

@@ -195,8 +195,8 @@ class FileProfile:
 
 
 def _open(path: Path) -> BinaryIO:
-    """Open a regular file; whoever made it, nobody waits for a pipe. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    """Open a regular file; whoever made it, nobody waits for a pipe or follows a link. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a regular file")

@@ -12,21 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from vgpurun.util.locking import open_lock
+from vgpurun.util.nofollow import opened_folder
 from vgpurun.util.process_identity import ProcessIdentity, identify
 
 LOCK = "lock"
 RECORD = "holders"  # in the owner file
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PROC = Path("/proc")
 
 
 def open_folder_lock(folder: Path, flags: int = 0) -> int:
     """Open the lock of a state folder. Raises OSError, PermissionError where it is another user's."""
-    place = os.open(folder, _OPEN_FOLDER)
-    try:
+    with opened_folder(folder) as place:
         return open_lock(LOCK, place, flags)
-    finally:
-        os.close(place)
 
 
 def is_locked(lock: int) -> bool:

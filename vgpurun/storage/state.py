@@ -33,8 +33,8 @@ from vgpurun.storage.holders import open_folder_lock
 from vgpurun.storage.shared_file import has_live_processes, read_regular
 from vgpurun.storage.tenants import make_lock_dir as make_lock_dir
 from vgpurun.storage.unchanged import Unchanged
-from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.locking import is_at, lock_in_time
+from vgpurun.util.nofollow import replace_nofollow
 from vgpurun.util.process_identity import boot_id, identify
 from vgpurun.util.times import boot_s
 
@@ -48,13 +48,13 @@ _MOST_OWNER_BYTES = 16 << 20  # several times what a command line may have, whic
 
 
 def root_folder() -> Path:
-    """Return where all state is kept."""
+    """Return where all state is kept, without links: those of one user's are not followed for another."""
     if given := os.environ.get("VGPURUN_STATE_DIR"):
-        return Path(given).absolute()
+        return Path(given).resolve()
     if os.geteuid() == 0:
         return ROOT_FOLDER
     home = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "vgpurun"
+    return ((Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "vgpurun").resolve()
 
 
 def new_folder_path(name: str | None = None) -> Path:
@@ -204,14 +204,13 @@ def _moment(seconds: object) -> float | None:
 
 def write_owner(folder: Path, owner: Mapping[str, Any], is_flushed: bool = True) -> None:
     """Say anew whose a state folder is. Raises OSError."""
-    with atomic_file(folder / "owner", is_flushed=is_flushed) as half_made:
-        half_made.write_text(json.dumps(owner))
+    replace_nofollow(folder / "owner", json.dumps(owner).encode(), is_flushed)
 
 
 def host_root() -> Path:
     """Return where that is kept which concerns all users of the host alike."""
     given = os.environ.get("VGPURUN_STATE_DIR")
-    return Path(given).absolute() if given else ROOT_FOLDER
+    return Path(given).resolve() if given else ROOT_FOLDER
 
 
 def visible_roots() -> list[Path]:
@@ -284,11 +283,16 @@ def sweep(
     removed = []
     for folder, owner in free.items():
         engine = owner.get("engine") if owner else None
-        if not is_alive(folder) if engine is None else engine == engine_id and str(folder) not in in_use:
+        if not is_alive(folder) if engine is None else engine == engine_id and not _is_among(in_use, folder):
             size = size_bytes(folder)
             if is_dry_run or remove_free(folder, owner):
                 removed.append((folder, size))
     return removed
+
+
+def _is_among(paths: set[str], folder: Path) -> bool:
+    """Ask whether one of these paths leads to a folder: a container of a version before may have it by a link."""
+    return str(folder) in paths or os.path.realpath(folder) in map(os.path.realpath, paths)
 
 
 def is_alive(folder: Path) -> bool:

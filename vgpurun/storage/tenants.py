@@ -25,6 +25,7 @@ from types import ModuleType
 
 from vgpurun import abi
 from vgpurun.errors import StateError
+from vgpurun.util.nofollow import open_nofollow, opened_folder
 
 _LIMITS, _OF = "limits", "of"
 _PROGRAM = "program-"
@@ -166,18 +167,14 @@ def tell(state_folder: Path, limits: bytes) -> None:
     Raises OSError, also where another user has put something in the place of the file.
     """
     with suppress(FileNotFoundError):
-        folder = os.open(folder_of(state_folder), _OPEN_FOLDER)
+        file = open_nofollow(folder_of(state_folder) / _LIMITS, os.O_WRONLY | os.O_NONBLOCK)
         try:
-            file = os.open(_LIMITS, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-            try:
-                status = os.fstat(file)
-                if not stat.S_ISREG(status.st_mode) or status.st_uid != state_folder.stat().st_uid:
-                    raise PermissionError(errno.EPERM, "it belongs to another user", str(folder_of(state_folder)))
-                os.pwrite(file, limits, 0)
-            finally:
-                os.close(file)
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != state_folder.stat().st_uid:
+                raise PermissionError(errno.EPERM, "it belongs to another user", str(folder_of(state_folder)))
+            os.pwrite(file, limits, 0)
         finally:
-            os.close(folder)
+            os.close(file)
 
 
 def remove(state_folder: Path) -> None:
@@ -187,7 +184,11 @@ def remove(state_folder: Path) -> None:
 
 def sweep() -> None:
     """Remove what is left of this user's tenants whose state folders are gone."""
-    with suppress(OSError), os.scandir(abi.LOCK_DIR) as folders:
+    with (
+        suppress(OSError),
+        opened_folder(Path(abi.LOCK_DIR)) as place,
+        os.scandir(f"/proc/self/fd/{place}") as folders,
+    ):
         for stale in [folder.path for folder in folders if _is_stale(folder)]:
             shutil.rmtree(stale, ignore_errors=True)
 

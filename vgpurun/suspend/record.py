@@ -4,6 +4,7 @@ The file is in the state folder, which the container does not see; that may be a
 """
 
 import json
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vgpurun.storage.shared_file import read_regular
-from vgpurun.util.atomic_file import atomic_file
+from vgpurun.util.nofollow import opened_folder, replace_nofollow
 from vgpurun.util.printable import printable
 from vgpurun.util.process_identity import ProcessIdentity, boot_id
 
@@ -101,11 +102,10 @@ def _processes(given: Iterable[Sequence[Any]]) -> tuple[ProcessIdentity, ...]:
 def write(folder: Path, record: Record) -> None:
     """Write down a suspension, on the disk, before anything of it is done. Raises OSError."""
     content = json.dumps({**record._asdict(), "phase": record.phase.value})
-    with atomic_file(folder / FILE) as half_made:
-        half_made.write_text(content)
+    replace_nofollow(folder / FILE, content.encode())
 
 
 def forget(folder: Path) -> None:
     """Write down that a suspension is over. Raises OSError."""
-    with suppress(FileNotFoundError):
-        (folder / FILE).unlink()
+    with suppress(FileNotFoundError), opened_folder(folder) as place:
+        os.unlink(FILE, dir_fd=place)

@@ -1,14 +1,15 @@
 """Opens files by paths on which other users may write, without following the symbolic links that they may put there.
 
 A path is walked folder by folder, each opened in the one before, so nothing on it can be exchanged meanwhile. A link is
-followed only in a folder that nobody but root and this user can write: an administrator's, or one of our own.
+followed only in a folder that nobody but root and this user can write: an administrator's, or one of our own. Neither
+the file nor its folder may be a link at all, since root in a container that mounts a folder of ours can write there.
 """
 
 import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -16,9 +17,9 @@ _MOST_LINKS = 40  # as many as the kernel follows on a path
 
 
 def open_nofollow(path: Path, flags: int, mode: int = 0o600) -> int:
-    """Open a file, which is no link itself. Raises OSError, with ELOOP for a link that another user may have put there.
+    """Open a file. Raises OSError, as for a link on the way that another user may have put there.
 
-    With O_PATH a link itself is opened, as by os.open().
+    With O_PATH a link in the place of the file is opened itself, as by os.open().
     """
     with opened_folder(path.parent) as folder:
         try:
@@ -28,11 +29,38 @@ def open_nofollow(path: Path, flags: int, mode: int = 0o600) -> int:
             raise
 
 
+def replace_nofollow(path: Path, content: bytes, is_flushed: bool = True) -> None:
+    """Put a file that all may read in the place of what is there, whole at any moment. Raises OSError.
+
+    `is_flushed`: it is on the disk before it takes the place.
+    """
+    made = f".{path.name}.{os.urandom(4).hex()}"
+    with opened_folder(path.parent) as folder:
+        try:
+            file = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            with os.fdopen(file, "wb", buffering=0) as opened:
+                opened.write(content)
+                os.fchmod(file, 0o644)
+                if is_flushed:
+                    os.fsync(file)
+            os.replace(made, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError as error:
+            error.filename, error.filename2 = str(path), None
+            raise
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(made, dir_fd=folder)
+
+
 @contextmanager
 def opened_folder(path: Path) -> Iterator[int]:
-    """Yield a folder for `dir_fd`; its last component may be a link as any other. Raises OSError as open_nofollow()."""
+    """Yield a folder for `dir_fd`. Raises OSError as open_nofollow()."""
     try:
-        folder = _walk(os.path.join(os.getcwd(), path))  # noqa: PTH109, PTH118
+        around = _walk(os.path.join(os.getcwd(), path.parent))  # noqa: PTH109, PTH118
+        try:
+            folder = os.open(path.name or ".", _FOLDER, dir_fd=around)
+        finally:
+            os.close(around)
     except OSError as error:
         error.filename = str(path)
         raise

@@ -188,6 +188,14 @@ def test_a_pipe_is_waited_for_by_nobody(tmp_path: Path) -> None:
         read_profiles(tmp_path)
 
 
+def test_a_link_to_the_profile_of_another_is_not_read(tmp_path: Path) -> None:
+    """The report would show it to all who may read the folder."""
+    others = made.save([made.training(2)], tmp_path / "others")
+    (tmp_path / f"a{layout.SUFFIX}").symlink_to(next(others.iterdir()))
+    with pytest.raises(ProfileError, match="symbolic link"):
+        read_profiles(tmp_path)
+
+
 def test_holes_of_a_file_are_not_gone_through(tmp_path: Path) -> None:
     file = new_file(["cuInit"])
     path = write(tmp_path / "a", file, [chunk(1, 1, [record(layout.CALL, 1, 5)])])

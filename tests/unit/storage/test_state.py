@@ -240,6 +240,28 @@ def test_a_process_that_closed_the_lock_keeps_the_folder_while_it_uses_a_gpu() -
     assert not local.path.exists()
 
 
+def test_state_is_kept_by_a_path_without_links(root_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others follow none that a user has put into folders of his own, such as ~/.local."""
+    link = root_folder.with_name("link")
+    link.symlink_to(root_folder)
+    monkeypatch.setenv("VGPURUN_STATE_DIR", str(link))
+    assert state.root_folder() == state.host_root() == root_folder
+    monkeypatch.delenv("VGPURUN_STATE_DIR")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("XDG_STATE_HOME", str(link))
+    assert state.root_folder() == root_folder / "vgpurun"
+
+
+def test_a_folder_that_a_container_has_by_a_link_is_not_swept(root_folder: Path) -> None:
+    made = make()
+    made.close()
+    link = root_folder.with_name("link")
+    link.symlink_to(root_folder)
+    named = str(link / made.path.relative_to(root_folder))
+    assert state.sweep(lambda: ("engine", {named})) == [] and made.path.exists()
+    assert state.sweep(lambda: ("engine", {named + "1"})) and not made.path.exists()
+
+
 def test_sweeping_follows_no_link(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()

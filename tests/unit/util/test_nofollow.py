@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vgpurun.util.nofollow import open_nofollow, opened_folder
-
-STRANGER = 1234
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give folders to another user")
+from support.stranger import UID, needs_root
+from vgpurun.util.nofollow import open_nofollow, opened_folder, replace_nofollow
 
 
 def read(path: Path) -> bytes:
@@ -51,57 +49,85 @@ def test_a_file_is_made_in_the_folder(state: Path) -> None:
 @pytest.mark.parametrize("is_absolute", [True, False])
 def test_links_of_this_users_own_are_followed(state: Path, is_absolute: bool) -> None:
     (state.parent / "link").symlink_to(state if is_absolute else "state")
-    (state / "further").symlink_to("../link/etc")
-    assert read(state.parent / "link" / "further" / "limits") == b"mine"
+    (state / "further").symlink_to("../link")
+    assert read(state.parent / "link" / "further" / "etc" / "limits") == b"mine"
 
 
 def test_links_in_a_ring_end(state: Path) -> None:
     (state / "ring").symlink_to("ring")
     with pytest.raises(OSError, match="symbolic link") as caught:
-        read(state / "ring" / "limits")
+        read(state / "ring" / "etc" / "limits")
     assert caught.value.errno == errno.ELOOP
 
 
-def test_a_file_that_is_a_link_itself_is_never_opened(state: Path) -> None:
+def test_neither_a_file_nor_its_folder_is_a_link(state: Path) -> None:
+    """Root in a container that mounts a folder of ours can make one there."""
     (state / "etc" / "link").symlink_to("limits")
+    (state / "link").symlink_to("etc")
     with pytest.raises(OSError, match="symbolic link"):
         read(state / "etc" / "link")
+    with pytest.raises(NotADirectoryError):
+        read(state / "link" / "limits")
+    with pytest.raises(NotADirectoryError):
+        replace_nofollow(state / "link" / "limits", b"other")
+    replace_nofollow(state / "etc" / "link", b"other")
+    assert (read(state / "etc" / "link"), read(state / "etc" / "limits")) == (b"other", b"mine")
+
+
+@pytest.fixture
+def link(state: Path, tmp_path: Path) -> Path:
+    """A link to the state folder, in a folder that others may have put it into."""
+    (tmp_path / "theirs").mkdir(mode=0o755)
+    (tmp_path / "theirs" / "link").symlink_to(state)
+    return tmp_path / "theirs" / "link"
 
 
 @needs_root
-def test_a_link_in_another_users_folder_is_refused(state: Path, tmp_path: Path) -> None:
-    """Be the link root's: root in a container that mounts the folder can make such ones."""
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
-    (theirs / "etc").symlink_to(state / "etc")
-    os.chown(theirs, STRANGER, STRANGER)
+def test_a_link_in_another_users_folder_is_refused(link: Path) -> None:
+    os.chown(link.parent, UID, UID)
     with pytest.raises(OSError, match="another user") as caught:
-        read(theirs / "etc" / "limits")
+        read(link / "etc" / "limits")
     assert caught.value.errno == errno.ELOOP
-    with pytest.raises(OSError, match="another user"), opened_folder(theirs / "etc"):
-        pass
+    with pytest.raises(OSError, match="another user"):
+        replace_nofollow(link / "etc" / "limits", b"other")
 
 
 @pytest.mark.parametrize("mode", [0o1777, 0o775])
-def test_a_link_where_others_may_write_is_refused(state: Path, tmp_path: Path, mode: int) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    shared.chmod(mode)
-    (shared / "etc").symlink_to(state / "etc")
+def test_a_link_where_others_may_write_is_refused(link: Path, mode: int) -> None:
+    link.parent.chmod(mode)
     with pytest.raises(OSError, match="another user"):
-        read(shared / "etc" / "limits")
+        read(link / "etc" / "limits")
 
 
 @needs_root
 def test_what_lies_in_another_users_folder_is_opened(state: Path) -> None:
-    os.chown(state, STRANGER, STRANGER)
+    os.chown(state, UID, UID)
     assert read(state / "etc" / "limits") == b"mine"
 
 
-def test_no_file_stays_open(state: Path) -> None:
+@pytest.mark.parametrize("mask", [0o077, 0o000])
+def test_a_file_that_is_replaced_is_for_all_to_read(state: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        replace_nofollow(state / "etc" / "limits", b"new")
+    finally:
+        os.umask(before)
+    assert read(state / "etc" / "limits") == b"new"
+    assert (state / "etc" / "limits").stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in (state / "etc").iterdir()] == ["limits"]
+
+
+def test_no_file_stays_open_and_none_half_made(state: Path) -> None:
     before = os.listdir("/proc/self/fd")
     read(state / "etc" / "limits")
+    (state / "etc" / "folder").mkdir()
     for path in (state / "none" / "limits", state / "etc" / "limits" / "deeper"):
         with pytest.raises(OSError, match=r"No such file|Not a directory"):
             read(path)
+        with pytest.raises(OSError, match=r"No such file|Not a directory"):
+            replace_nofollow(path, b"")
+    with pytest.raises(IsADirectoryError) as caught:
+        replace_nofollow(state / "etc" / "folder", b"")
+    assert caught.value.filename == str(state / "etc" / "folder")
+    assert sorted(path.name for path in (state / "etc").iterdir()) == ["folder", "limits"]
     assert os.listdir("/proc/self/fd") == before
