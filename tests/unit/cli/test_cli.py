@@ -265,7 +265,6 @@ def test_a_verb_after_options_is_not_guessed_at(run: Run) -> None:
         (("run", "--name", "-", "x"), ("--name",)),
         (("run", "--label", "=x", "x"), ("--label",)),
         (("build", "extra"), ("extra",)),
-        (("smi", "--", "-L"), ("-L",)),
     ],
     ids=lambda value: " ".join(value),
 )
