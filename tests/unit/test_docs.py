@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import subprocess
 import sys
@@ -121,7 +122,9 @@ def test_the_man_page_is_sound_roff_and_names_every_option() -> None:
                 assert re.search(rf"(?m)^ *[^.]*{re.escape(option)}\b", done.stdout), option
 
 
+_PLAIN = ("50us", "1ms", "5ms", "graph")
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
+_PLAIN = ("50us", "1ms", "5ms", "graph")
 PAGES += [CHECKOUT / "examples" / "README.md", CHECKOUT / "examples" / "report" / "README.md"]
 
 
@@ -150,6 +153,23 @@ def test_the_readme_is_short_and_has_its_pictures() -> None:
     assert len(text.split()) < 1900
     for picture in ("top.svg", "tenants-light.svg", "tenants-dark.svg"):
         assert f"docs/pictures/{picture}" in text and (CHECKOUT / "docs" / "pictures" / picture).exists()
+
+
+def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
+    """Of kernels of 50 µs to 5 ms and graphs, on the GPU that the page names."""
+    text = (CHECKOUT / "README.md").read_text()
+    with (CHECKOUT / "docs" / "compute.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["library"] == "main" and row["case"] in _PLAIN]
+    assert {row["gpu"] for row in rows} == {"1 x NVIDIA H200, driver 580.159.04"}
+
+    def shares(limits: str) -> str:
+        found = [row["share %"] for row in rows if (row["table"], row["limits"]) == ("tenants", limits)]
+        each = [float(part) for share in found for part in share.split(" / ")]
+        return f"{min(each):.1f} to {max(each):.1f} %"
+
+    assert f"| {shares('50 / 50')} each; {shares('25 / 25 / 25 / 25')} |" in text
+    off = [abs(float(row["share %"]) - int(row["limits"])) for row in rows if row["table"] == "shares"]
+    assert "| within 0.4 points of the limit |" in text and 0.3 < max(off) <= 0.4
 
 
 def test_the_architecture_is_read_in_ten_minutes() -> None:

@@ -29,6 +29,7 @@ from vgpurun.inventory import guarded
 from vgpurun.inventory.reservations import all_holders
 from vgpurun.limits.quota import show_size
 from vgpurun.storage import state
+from vgpurun.util import extras
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
@@ -53,6 +54,7 @@ def examine(found: Survey | GpuError, driver_mode: str) -> Iterator[Finding]:
     yield from _files()
     yield from _config()
     yield _guard()
+    yield _extras()
     yield from _host()
     yield from _conflicts(gpus)
 
@@ -283,6 +285,15 @@ def _config() -> Iterator[Finding]:
     if not mistakes:
         files = [str(path) for path in (config.ADMIN_FILE, config.user_file()) if os.path.lexists(path)]
         yield Finding("configuration", OK, ", ".join(files) or "none; the built-in values")
+
+
+def _extras() -> Finding:
+    """No fault: most hosts need none of them."""
+    lacking = {extra: words for extra, (words, _) in extras.OF_ANY_HOST.items() if extras.lacking(extra)}
+    if not lacking:
+        return Finding("optional parts", OK, "report, history and exporter have all that they need")
+    said = "; ".join(f"{words}: {extras.installing(extra)}" for extra, words in lacking.items())
+    return Finding("optional parts", OK, f"not installed: {said}")
 
 
 def _guard() -> Finding:

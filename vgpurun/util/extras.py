@@ -22,6 +22,18 @@ def needs_extra(name: str) -> Iterator[None]:
         raise ExtraError(f"the Python package {error.name} is missing: {installing(name)}") from None
 
 
+# What each extra is for, and a module of each package that it brings.
+OF_ANY_HOST = {
+    "report": ("the page and pictures of report, and history --plot", ("jinja2", "matplotlib")),
+    "metrics": ("exporter, which fills history", ("prometheus_client",)),
+}
+
+
+def lacking(extra: str) -> list[str]:
+    """Return the modules of an extra that are not installed."""
+    return [each for each in OF_ANY_HOST[extra][1] if find_spec(each) is None]
+
+
 def installing(extra: str) -> str:
     """Return the command that installs an extra."""
     if __file__.startswith("/usr/lib/vgpurun/") and extra in _OF_DEBIAN:

@@ -42,6 +42,19 @@ def test_gpus() -> None:
     assert mig.status == WARNING and "-mig 0" in mig.remedy
 
 
+def test_what_report_and_history_lack_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the command that brings it; docs/install.md has the packages, and pyproject.toml the extras."""
+    assert doctor._extras().words == "report, history and exporter have all that they need"
+    monkeypatch.setattr(extras, "lacking", lambda extra: ["it"])
+    said = doctor._extras()
+    assert said.status == OK and "history --plot: " in said.words and "exporter, which fills history: " in said.words
+    page = (CHECKOUT / "docs" / "install.md").read_text()
+    project = (CHECKOUT / "pyproject.toml").read_text()
+    for extra, (_, modules) in extras.OF_ANY_HOST.items():
+        assert f"'vgpurun[{extra}]'" in said.words and f"the extra `{extra}`" in page
+        assert all(f'"{module.replace("_", "-")}>=' in project for module in modules)
+
+
 def test_missing_nodes_fail() -> None:
     assert doctor._nodes([GPU._replace(minor_number=77)]).status == FAILED
 
