@@ -25,6 +25,7 @@ from vgpurun.limits.model import DeviceQuota, quotas_to_json
 from vgpurun.limits.quota import Quota
 from vgpurun.slices import store
 from vgpurun.slices.store import Slice
+from vgpurun.slurm import node
 from vgpurun.storage import state
 from vgpurun.storage.state import StateFolder
 
@@ -139,6 +140,13 @@ def test_a_slice_is_joined_changed_and_removed(root: Path) -> None:
         assert time.monotonic() - began < 4
     with pytest.raises(SliceError):
         store.find("team")
+
+
+def test_a_job_ends_and_its_slice_with_it(root: Path) -> None:
+    made = store.make("slurm-7", QUOTAS, plan.shared_files(QUOTAS, DriverPlan("host")), writer=61235)
+    with attacked_by(lambda: lock_everything_below(root)):
+        ended = node.end_job("7")
+        assert ended and ended.killed == [] and not made.folder.exists()
 
 
 def may_open(usage: Path, uid: int, gids: Sequence[int] = ()) -> bool:

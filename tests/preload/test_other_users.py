@@ -1,9 +1,11 @@
-"""A slice of several users without containers: each counts in it with the others, and nobody else can."""
+"""What users do beside each other without containers: in a slice of theirs, and as they see each other's processes."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,8 @@ import pytest
 from support import CHECKOUT, python_of, unavailable
 from support.suspension import PATTERNS, Host, Program
 from vgpurun.limits.usage_file import read_usage
+from vgpurun.storage import state
+from vgpurun.util.process_identity import identify
 
 MEMBER, STRANGER = 61301, 61302
 PYTHON = "/usr/bin/python3"  # that of the tests may lie in root's home
@@ -68,3 +72,42 @@ def test_its_users_count_together_and_others_are_refused(shared: Host) -> None:
     with program_of(shared, STRANGER) as refused:
         assert refused.stderr and "is not for user 61302" in refused.stderr.read()
     roots.end()
+
+
+def alive_to(user: int, folder: Path) -> bool:
+    pid = os.fork()
+    if not pid:
+        os.setgroups([])
+        os.setresuid(user, user, user)
+        os._exit(state.is_alive(folder))
+    return bool(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def test_others_see_a_process_that_outlives_its_command(shared: Host) -> None:
+    """And they see that it has ended, although nobody has removed its folder by then."""
+    words = ("local", "--driver", "sim", "--mem", "1g", "--gpus", "device=1", "--")
+    daemon = shared.vgpurun(*words, "sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!")
+    pid = int(daemon.stdout)
+    (folder,) = (shared.folder / "state" / "containers").iterdir()
+    try:
+        assert alive_to(STRANGER, folder) and alive_to(0, folder)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    while identify(pid):
+        time.sleep(0.01)
+    assert not alive_to(STRANGER, folder) and not alive_to(0, folder)
+
+
+def test_others_see_a_process_whose_command_was_killed(shared: Host) -> None:
+    program = Program(shared, "--mem", "1g", "--gpus", "device=1")
+    folder, child = program.folder, program.child()
+    program.process.kill()
+    program.process.wait()
+    assert alive_to(STRANGER, folder)
+    os.kill(child, signal.SIGKILL)
+    while identify(child):
+        time.sleep(0.01)
+    assert not alive_to(STRANGER, folder)
+    for pipe in (program.process.stdin, program.process.stdout):
+        assert pipe
+        pipe.close()
