@@ -66,6 +66,8 @@ def test_nobody_else_writes_a_jobs_usage_or_turns(cluster: Cluster) -> None:
     cluster.until(lambda: "ready" in cluster.output(job), "the job does not begin")
     files = f"/var/lib/vgpurun/slices/slurm-{job}/run/usage /var/lib/vgpurun/slices/slurm-{job}/slurm/turns"
     assert cluster.on("n1", f"stat -Lc '%U %a' {files}") == "alice 600\nalice 644\n"
+    read = cluster.run(f"srun -w n1 --gres=shard:1 head -c 1 {files.split()[0]}", user="bob")
+    assert "Permission denied" in read.stderr, "who can open it can lock its slots"
     tried = cluster.run(f"srun -w n1 --gres=shard:1 bash -c 'for f in {files}; do : >$f; done'", user="bob")
     assert tried.stderr.count("Permission denied") == 2
     assert cluster.on("n1", f"vgpurun slice inspect slurm-{job} | grep memory_used_bytes") != ""
