@@ -40,8 +40,11 @@ def activate(folder: Path) -> None:
     try:
         state.make_readable(path.parent)
         with suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC))
-            path.chmod(0o666)  # any user of a container writes it
+            file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.fchmod(file, 0o666)  # any user of a container writes it
+            finally:
+                os.close(file)
     except OSError as error:
         way_out = "VGPUSIM_STATE to a file" if given else "VGPURUN_STATE_DIR to a folder"
         raise DriverError(f"cannot make {path}: {error.strerror}; set {way_out} of yours") from None

@@ -11,6 +11,7 @@ from vgpurun import abi
 from vgpurun.errors import LimitError, ProfileError
 from vgpurun.launch.container_user import ContainerUser
 from vgpurun.limits import quota
+from vgpurun.util.nofollow import open_nofollow
 
 _LEAST_BYTES = 4 << 20
 _WRITES = os.W_OK | os.X_OK
@@ -83,7 +84,11 @@ class Profiling(NamedTuple):
         """
         try:
             self.folder.mkdir(parents=True)
-            self.folder.chmod(_ANYBODY)
+            folder = open_nofollow(self.folder, os.O_RDONLY | os.O_DIRECTORY)  # not what another has put there by now
+            try:
+                os.fchmod(folder, _ANYBODY)
+            finally:
+                os.close(folder)
         except OSError as error:
             if self.folder.is_dir():
                 self.check()
