@@ -21,9 +21,6 @@ def main() -> None:
     signal(SIGINT, SIG_DFL)
     gc.set_threshold(_GARBAGE_THRESHOLD)
     sys.setswitchinterval(_SWITCH_S)
-    from vgpurun.util.seldom_used import postpone
-
-    postpone()
     from contextlib import suppress
 
     from vgpurun.cli import main as run

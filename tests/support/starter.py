@@ -18,12 +18,10 @@ from importlib import import_module
 from pathlib import Path
 
 from vgpurun.__main__ import main
-from vgpurun.util.seldom_used import postpone
 
 
 def _fork_starters(requests: socket.socket, modules: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    postpone()
     for name in modules:
         with suppress(ImportError):
             import_module(name)

@@ -37,13 +37,6 @@ def find_address() -> Address:
     return _of_context(name, f"DOCKER_CONTEXT={name}" if given else f"Docker's current context {name}")
 
 
-def is_at_socket() -> bool:
-    """Ask whether the engine is surely at a unix socket. Without docker-py, whose import goes by the answer."""
-    if given := os.environ.get("DOCKER_HOST"):
-        return given.startswith("unix:")
-    return not os.environ.get("DOCKER_CONTEXT") and _current_context() == _DEFAULT_CONTEXT
-
-
 def _current_context() -> str:
     try:
         return str(json.loads(Path(_config_file()).read_bytes()).get("currentContext") or _DEFAULT_CONTEXT)

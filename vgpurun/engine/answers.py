@@ -36,16 +36,25 @@ _WORDS = {str: "a text", int: "a number", bool: "true or false", dict: "an objec
 
 def check(url: str, answer: object) -> None:
     """Raise EngineError for an answer of another form than the one that the question has."""
-    names = urlsplit(url).path.split("/")[1:]
-    if names[0][:1] == "v" and names[0][1:2].isdecimal():
-        del names[0]
-    path = "/".join(["", *names])
-    form = _FORMS.get(path if len(names) < 3 else f"/{names[0]}/*/{names[-1]}")
+    path, form = _form_of(url)
     for fault in _faults(answer, form, "the whole") if form else ():
         raise EngineError(
             f"the engine's answer to {path} is not understood: {fault}; is it a Docker Engine? "
             "`docker version` asks it, too"
         )
+
+
+def has_form(url: str) -> bool:
+    """Ask whether the answers to this question are checked."""
+    return _form_of(url)[1] is not None
+
+
+def _form_of(url: str) -> tuple[str, _Form]:
+    names = urlsplit(url).path.split("/")[1:]
+    if names[0][:1] == "v" and names[0][1:2].isdecimal():
+        del names[0]
+    path = "/".join(["", *names])
+    return path, _FORMS.get(path if len(names) < 3 else f"/{names[0]}/*/{names[-1]}")
 
 
 def _faults(found: object, form: _Form, name: str) -> Iterator[str]:

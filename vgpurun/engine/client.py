@@ -10,17 +10,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vgpurun.engine import answers
+from docker import APIClient
+from docker.constants import DEFAULT_TIMEOUT_SECONDS
+from docker.credentials.errors import StoreError
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from requests import RequestException, Response
+
+from vgpurun.engine import answers, raw
 from vgpurun.engine.address import Address, check_address, find_address, has_this_root
-from vgpurun.engine.docker_py import (
-    DEFAULT_TIMEOUT_SECONDS,
-    APIClient,
-    APIError,
-    DockerException,
-    ImageNotFound,
-    NotFound,
-    RequestException,
-)
 from vgpurun.engine.labels import LABEL_STATE, OF_A_LOOK, Record, read_record
 from vgpurun.errors import EngineError, ImageError, PullError, UnreachableEngineError
 from vgpurun.limits.quota import Quota
@@ -124,36 +121,43 @@ _STOP_S = 2
 _Engine = TypeVar("_Engine", bound="Engine")
 
 
-class _Client(APIClient):
-    """docker-py's client, which finds the API's version as docker's own command line does.
+_ANY_VERSION = "1.24"  # with which no request is sent that depends on it
+
+
+def _client(address: Address, timeout_s: int) -> APIClient:
+    """Return docker-py's client for an engine, of the API's version that docker's own command line would take.
 
     docker-py asks for /version, for which the engine asks containerd and runc; the answer to a ping says it too. And
-    DOCKER_API_VERSION decides.
+    DOCKER_API_VERSION decides. Raises EngineError, DockerException and RequestException.
     """
+    given = os.environ.get("DOCKER_API_VERSION", "").removeprefix("v")
+    first = _connected(address, _ANY_VERSION, timeout_s)
+    answer = raw.accepted(first.get(f"{first.base_url}/_ping", timeout=timeout_s))
+    if "Libpod-Api-Version" in answer.headers:
+        raise EngineError(
+            "this is Podman's socket, which cannot do all that vgpurun asks of a Docker Engine; Podman can give "
+            "containers a part of a GPU by CDI: see `vgpurun slice --help` and `vgpurun cdi --help`"
+        )
+    found = given or str(answer.headers.get("Api-Version") or first.version(api_version=False)["ApiVersion"])
+    if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", found, re.ASCII):
+        where = "DOCKER_API_VERSION" if given else "the engine"
+        raise EngineError(f"{where} says '{found}', which is not a version of Docker's API; use e.g. 1.45")
+    first.close()
+    client = _connected(address, found, timeout_s)
+    client.hooks["response"].append(_check_form)
+    return client
 
-    def _retrieve_server_version(self) -> str:
-        client: Any = self
-        # The engine is this host's: no proxy is on the way, and REQUESTS_CA_BUNDLE would go before DOCKER_CERT_PATH.
-        client.trust_env = False
-        answer = client._get(f"{self.base_url}/_ping")
-        client._raise_for_status(answer)
-        if "Libpod-Api-Version" in answer.headers:
-            raise EngineError(
-                "this is Podman's socket, which cannot do all that vgpurun asks of a Docker Engine; Podman can give "
-                "containers a part of a GPU by CDI: see `vgpurun slice --help` and `vgpurun cdi --help`"
-            )
-        given = os.environ.get("DOCKER_API_VERSION", "").removeprefix("v")
-        found = given or str(answer.headers.get("Api-Version") or self.version(api_version=False)["ApiVersion"])
-        if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", found, re.ASCII):
-            where = "DOCKER_API_VERSION" if given else "the engine"
-            raise EngineError(f"{where} says '{found}', which is not a version of Docker's API; use e.g. 1.45")
-        return found
 
-    def _result(self, response: Any, json: bool = False, binary: bool = False) -> Any:
-        result = super()._result(response, json, binary)  # type: ignore[misc]
-        if json:
-            answers.check(response.url, result)
-        return result
+def _connected(address: Address, version: str, timeout_s: int) -> APIClient:
+    client = APIClient(address.url, version, timeout_s, tls=address.tls or False)
+    # The engine is this host's: no proxy is on the way, and REQUESTS_CA_BUNDLE would go before DOCKER_CERT_PATH.
+    client.trust_env = False
+    return client
+
+
+def _check_form(answer: Response, *, stream: bool = False, **_: object) -> None:
+    if not stream and answer.ok and answers.has_form(answer.url):
+        answers.check(answer.url, answer.json())
 
 
 class Engine:
@@ -174,7 +178,7 @@ class Engine:
         address = find_address()
         check_address(address)
         try:
-            client = _Client(address.url, "auto", timeout_s, tls=address.tls or False)
+            client = _client(address, timeout_s)
         except (DockerException, RequestException, OSError) as error:
             words = one_line(error)
             way_out = "; set DOCKER_TLS_VERIFY=1 and DOCKER_CERT_PATH" if "HTTPS server" in words else ""
@@ -249,7 +253,7 @@ class Engine:
                 yield event
                 if "error" in event:
                     raise ImageError(f"the builder image cannot be made: {one_line(event['error'])}")
-        except (DockerException, RequestException) as error:
+        except (DockerException, RequestException, StoreError) as error:
             raise ImageError(f"the builder image cannot be made: {one_line(error)}") from None
 
     def state_of(self, container: str, patience_s: float | None = None) -> str | None:
@@ -260,9 +264,9 @@ class Engine:
         """
         with translated("the container cannot be looked at"):
             try:
-                url = self._api._url("/containers/{0}/json", container)
-                answer = self._api._get(url, timeout=self._api.timeout if patience_s is None else patience_s)
-                return str(self._api._result(answer, True)["State"]["Status"])
+                patience_s = self._api.timeout if patience_s is None else patience_s
+                answer = raw.ask(self._api, "GET", f"/containers/{container}/json", patience_s=patience_s)
+                return str(answer.json()["State"]["Status"])
             except NotFound:
                 return None
 
@@ -293,8 +297,8 @@ class Engine:
         """
         patience_s = self._api.timeout + _STOP_S if patience_s is None else patience_s
         with suppress(DockerException, RequestException):
-            url = self._api._url("/containers/{0}/stop", container)
-            self._api._post(url, params={} if grace_s is None else {"t": grace_s}, timeout=patience_s)
+            params = {} if grace_s is None else {"t": grace_s}
+            raw.ask(self._api, "POST", f"/containers/{container}/stop", params, patience_s=patience_s)
 
     def resize(self, container: str, columns: int, rows: int) -> None:
         """Tell the container's terminal its size; nothing happens if it has ended."""

@@ -5,12 +5,14 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any
 
+from docker.errors import APIError, DockerException
+from requests import RequestException
+from urllib3.exceptions import HTTPError
+
+from vgpurun.engine import raw
 from vgpurun.engine.client import Engine, VgpurunContainer, one_line
-from vgpurun.engine.docker_py import APIError, DockerException, HTTPError, RequestException
-from vgpurun.engine.hijacked import plain_socket
 from vgpurun.engine.labels import Record, read_record
 from vgpurun.errors import ContainerError, EngineError
 from vgpurun.util.times import read_rfc3339
@@ -156,10 +158,7 @@ class ContainerEngine(Engine):
             "timestamps": int(options.timestamps), "details": int(options.details),
         }  # fmt: skip
         with _refusals():
-            response = self._api._get(
-                self._api._url("/containers/{0}/logs", container), params=params, stream=True, timeout=None
-            )
-            self._api._raise_for_status(response)
+            response = raw.ask(self._api, "GET", f"/containers/{container}/logs", params, stream=True)
         return ChunkedAnswer(response.raw.stream(1 << 16))
 
     def exec_create(self, container: str, options: ExecOptions) -> str:
@@ -175,7 +174,8 @@ class ContainerEngine(Engine):
     def exec_start(self, exec_id: str, tty: bool) -> socket.socket:
         """Start a prepared command; return its standard streams."""
         with _refusals():
-            return plain_socket(self._api.exec_start(exec_id, tty=tty, socket=True))
+            body = {"Detach": False, "Tty": tty}
+            return raw.take_over(self._api, self.address, f"/exec/{exec_id}/start", {}, body)
 
     def exec_detached(self, exec_id: str, tty: bool) -> None:
         """Start a prepared command and leave it."""
@@ -197,9 +197,7 @@ class ContainerEngine(Engine):
 
     def _post(self, path: str, params: Mapping[str, object], patience_s: float | None) -> None:
         with _refusals():
-            response = self._api._post(self._api._url(path), params=params, timeout=patience_s)
-            if response.status_code != HTTPStatus.NOT_MODIFIED:  # it had ended already
-                self._api._raise_for_status(response)
+            raw.ask(self._api, "POST", path, params, patience_s=patience_s)  # 304: it had ended already
 
 
 def from_description(found: Mapping[str, Any]) -> VgpurunContainer:

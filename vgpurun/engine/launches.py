@@ -7,10 +7,15 @@ from collections.abc import Callable, Collection
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from docker.errors import APIError, DockerException, NotFound
+from docker.utils import version_lt
+from docker.utils.config import load_general_config
+from docker.utils.proxy import ProxyConfig
+from requests import RequestException
+
+from vgpurun.engine import raw
 from vgpurun.engine.address import another_host
 from vgpurun.engine.client import Engine, one_line, translated
-from vgpurun.engine.docker_py import APIError, DockerException, NotFound, RequestException, version_lt
-from vgpurun.engine.hijacked import plain_socket
 from vgpurun.engine.labels import LABEL_STATE, OF_A_LOOK
 from vgpurun.engine.request import endpoint_json
 from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError, EngineError, VgpurunError
@@ -66,16 +71,17 @@ class LaunchEngine(Engine):
 
     def _connect(self, container: str, network: str, settings: dict[str, Any]) -> None:
         try:
-            url = self._api._url("/networks/{0}/connect", network)
             body = {"Container": container, "EndpointConfig": settings}
-            self._api._raise_for_status(self._api._post_json(url, data=body))
+            raw.ask(self._api, "POST", f"/networks/{network}/connect", body=body, patience_s=self._api.timeout)
         except DockerException:
             self.remove(container)
             raise
 
     def proxies(self) -> dict[str, str]:
         """Return the variables that docker's own configuration gives every container."""
-        return dict(self._api._proxy_configs.get_environment())
+        configured = load_general_config().get("proxies", {})
+        found = configured.get(self.address.url, configured.get("default", {}))
+        return {name: str(value) for name, value in ProxyConfig.from_dict(found).get_environment().items()}
 
     def create_to_read(self, image: str, platform: str | None = None) -> str:
         """Create a container that is never started, to read files of its image; return its id.
@@ -103,13 +109,13 @@ class LaunchEngine(Engine):
 
     def configured_detach_keys(self) -> str:
         """Return the keys that docker's own configuration says, or docker's default."""
-        return str(self._api._general_configs.get("detachKeys") or DEFAULT_DETACH_KEYS)
+        return str(load_general_config().get("detachKeys") or DEFAULT_DETACH_KEYS)
 
     def attach(self, container: str, streams: Collection[str], detach_keys: str) -> socket.socket:
         """Return a socket with some of the container's standard streams; to be called before the start."""
         with translated("the container's output cannot be read"):
             params = {**dict.fromkeys(streams, 1), "stream": 1, "detachKeys": detach_keys}
-            return plain_socket(self._api.attach_socket(container, params=params))
+            return raw.take_over(self._api, self.address, f"/containers/{container}/attach", params, {})
 
     def expect_end(self, container: str, is_removed: bool) -> Callable[[], int]:
         """Begin to wait for the container's end, before its start; the result returns the exit code.
@@ -117,13 +123,8 @@ class LaunchEngine(Engine):
         The engine answers with headers as soon as it waits: no end can be missed, however short the container lives.
         """
         with translated("the container's end cannot be waited for"):
-            response = self._api._post(
-                self._api._url("/containers/{0}/wait", container),
-                params={"condition": "removed" if is_removed else "next-exit"},
-                stream=True,
-                timeout=None,
-            )
-            self._api._raise_for_status(response)
+            params = {"condition": "removed" if is_removed else "next-exit"}
+            response = raw.ask(self._api, "POST", f"/containers/{container}/wait", params, stream=True)
 
         def wait() -> int:
             with translated("the engine was lost before the container's end"):

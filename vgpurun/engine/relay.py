@@ -9,34 +9,28 @@ import select
 import socket
 import ssl
 from contextlib import suppress
-from typing import Any
 
-from vgpurun.engine.hijacked import read_with_answer
 from vgpurun.util.threads import Helper
 
 _CHUNK_BYTES = 64 << 10
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-def relayed(engine: socket.socket, wrapped: Any) -> socket.socket:
-    """Return a socket that stands for the engine's, which does not block."""
-    early = b""
-    with suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
-        early = read_with_answer(wrapped)
+def relayed(engine: ssl.SSLSocket) -> socket.socket:
+    """Return a socket that stands for the engine's."""
+    engine.setblocking(False)
     near, far = socket.socketpair()
-    _Relay(engine, wrapped, far, early).start()
+    _Relay(engine, far).start()
     return near
 
 
 class _Relay(Helper):
     """Copies both ways between a connection and a socket, until the engine has ended its side."""
 
-    def __init__(self, engine: socket.socket, wrapped: Any, ours: socket.socket, early: bytes) -> None:
+    def __init__(self, engine: ssl.SSLSocket, ours: socket.socket) -> None:
         super().__init__()
         self._engine = engine
-        self._wrapped = wrapped  # it would close the connection when it is collected
         self._ours = ours
-        self._early = early
         self._to_engine = b""
         self._notice = b""  # of the end, to be sent as it is
         self._has_input = True  # ours may still send
@@ -45,7 +39,6 @@ class _Relay(Helper):
     def run(self) -> None:
         """Copy, then close our side: what was received lies in it until it is read."""
         with suppress(OSError):
-            self._ours.sendall(self._early)
             while self._receive():
                 self._send()
                 self._wait()
@@ -79,15 +72,9 @@ class _Relay(Helper):
                 self._to_engine = self._to_engine[self._engine.send(self._to_engine) :]
             if not self._has_input and not self._is_told:
                 self._is_told = True
-                self._end_input()
+                self._notice = close_notify(self._engine)
             while self._notice:
                 self._notice = self._notice[os.write(self._engine.fileno(), self._notice) :]
-
-    def _end_input(self) -> None:
-        if isinstance(self._engine, ssl.SSLSocket):
-            self._notice = close_notify(self._engine)
-        else:
-            self._engine.shutdown(socket.SHUT_WR)
 
 
 def close_notify(engine: ssl.SSLSocket) -> bytes:

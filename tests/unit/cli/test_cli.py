@@ -372,7 +372,7 @@ def test_a_current_folder_that_is_gone_is_named(environment: dict[str, str], tmp
     refused(result, "the current folder: No such file or directory")
 
 
-@pytest.mark.parametrize("module", ["enum", "vgpurun.util.seldom_used", "vgpurun.cli"])
+@pytest.mark.parametrize("module", ["enum", "vgpurun.cli"])
 def test_ctrl_c_while_it_is_loaded_leaves_no_traceback(
     environment: dict[str, str], tmp_path: Path, module: str
 ) -> None:
