@@ -16,6 +16,7 @@ from typing import Any
 import docker
 
 from support import command_line
+from vgpurun.engine.labels import read_record
 
 OURS = (sys.executable, "-m", "vgpurun")
 PROGRAMS = Path(__file__).parent / "programs"
@@ -101,7 +102,7 @@ class Cli:
     def containers(self) -> list[Any]:
         """Every container that this vgpurun made, stopped ones included; an engine may have others."""
         made = self.engine.containers.list(all=True, filters={"label": "vgpurun.state"}, ignore_removed=True)
-        return [container for container in made if container.labels["vgpurun.state"].startswith(f"{self.state_dir}/")]
+        return [container for container in made if self.state_folder(container).is_relative_to(self.state_dir)]
 
     def remove_containers(self) -> None:
         """Remove whatever is left, also of what the engine removes itself at the same time."""
@@ -116,8 +117,13 @@ class Cli:
 
     def owner(self, name: str) -> dict[str, Any]:
         """Return what the state folder of a container says of it."""
-        folder = self.engine.containers.get(name).labels["vgpurun.state"]
-        return dict(json.loads(Path(folder, "owner").read_bytes()))
+        folder = self.state_folder(self.engine.containers.get(name))
+        return dict(json.loads((folder / "owner").read_bytes()))
+
+    def state_folder(self, container: Any) -> Path:
+        """Return the state folder of a container of ours."""
+        record = read_record(container.id, container.labels, container.attrs["Mounts"])
+        return Path(record.state_folder if record else "/")
 
     def states(self) -> list[str]:
         """The names of the state folders."""

@@ -82,6 +82,11 @@ def test_the_limits_of_a_container_are_not_those_of_its_image(
     assert limits_in(own_gpu, image) == (16 * GIB, None)
 
 
+def test_an_image_has_no_path_of_the_host(own_gpu: Cli, debian: str, commit: Callable[..., str]) -> None:
+    config = own_gpu.engine.images.get(commit(made(own_gpu, debian))).attrs["Config"]
+    assert str(own_gpu.state_dir.parent) not in json.dumps(config), config
+
+
 def test_what_an_image_says_itself_stays(own_gpu: Cli, debian: str, commit: Callable[..., str]) -> None:
     says = commit(made(own_gpu, debian), ["ENV CUDA_DEVICE_MEMORY_LIMIT=3g CUDA_DEVICE_SM_LIMIT=40"])
     assert limits_in(own_gpu, says, "--mem", "8g") == (3 * GIB, 40)

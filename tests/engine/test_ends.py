@@ -100,7 +100,7 @@ def test_a_clock_that_is_set_ends_nothing(vgpurun: Cli, debian: str) -> None:
     """It jumps by two hours, as far as can be seen; what counts is the time since the host was started."""
     assert vgpurun.run("-d", "--name", "lasts", "--mem", "1g", "--for", "5m", debian, *ENDS_AT_ONCE).exit_code == 0
     assert "ends in 5 minutes" in vgpurun("ps", "--driver", "sim").stdout
-    path = Path(vgpurun.engine.containers.get("lasts").labels["vgpurun.state"], "owner")
+    path = vgpurun.state_folder(vgpurun.engine.containers.get("lasts")) / "owner"
     owner = json.loads(path.read_text())
     path.write_text(json.dumps({**owner, "ends_s": owner["ends_s"] - 7200}))
     assert "Ended" not in vgpurun("prune", "--driver", "sim").stdout

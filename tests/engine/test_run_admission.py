@@ -264,7 +264,7 @@ def test_what_a_failed_start_could_not_remove_holds_nobody_up(one_gpu: Cli, debi
     whole, one_gpu.command = one_gpu.command, (sys.executable, "-c", text_of(vgpurun_without_removal))
     assert one_gpu("run", *one_gpu.driver, "--mem", "8g", debian, "no-such-command").exit_code == 127
     (left,) = one_gpu.containers()
-    assert one_gpu.states() == [Path(left.labels["vgpurun.state"]).name]
+    assert one_gpu.states() == [left.labels["vgpurun.state"]]
     one_gpu.command = whole
     assert one_gpu.run("--mem", "8g", debian, "true").exit_code == 0
     one_gpu.assert_nothing_left()

@@ -90,7 +90,7 @@ def test_name_label_and_ports(vgpurun: Cli, debian: str) -> None:
     container = vgpurun.engine.containers.get("named")
     assert result.stdout.strip() == container.id
     assert container.labels["team"] == "vision"
-    assert container.labels["vgpurun.state"].startswith(str(vgpurun.state_dir))
+    assert vgpurun.state_folder(container).is_relative_to(vgpurun.state_dir)
     assert vgpurun.owner("named")["container"] == container.id
     bindings = container.attrs["HostConfig"]["PortBindings"]
     assert bindings["80/tcp"][0]["HostPort"] == "8080"

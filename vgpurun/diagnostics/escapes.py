@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vgpurun.diagnostics.verify import FAILED, OK, OWN_PROGRAM, SKIPPED, Check, family
-from vgpurun.engine.labels import LABEL_STATE
 from vgpurun.errors import ContainerError, GpuError, VgpurunError
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu
@@ -68,7 +67,9 @@ class _Container:
         """Return what the library counts in it."""
         if not self._found:
             return 0
-        folder = Path(self._found["Config"]["Labels"][LABEL_STATE])
+        from vgpurun.engine.containers import from_description
+
+        folder = Path(from_description(self._found).state_folder)
         return sum(each.memory_used_bytes for each in read_usage(folder / "run" / "usage", [gpu.uuid]) or [])
 
     def end(self) -> None:

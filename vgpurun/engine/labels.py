@@ -1,20 +1,22 @@
 """Tells containers of vgpurun from others, and what is known of them.
 
-A label names a container's state folder, and the folder's `owner` file has the container's id and what was said at the
-launch. An image that is committed of a container carries the label on: so a container is vgpurun's only where the
-engine says that limits are mounted in it, and the folder does not name another container.
+A label has the name of a container's state folder, its mounts say where that is, and the folder's `owner` file has the
+container's id and what was said at the launch. An image that is committed of a container carries the label on, and so
+it has no path of this host. A container is vgpurun's only where the engine says that limits are mounted in it, and the
+folder does not name another container.
 
 Where others may not read the folder, as in a home that is closed to them, a second label has what the container holds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from vgpurun import abi
 from vgpurun.limits.model import limit_within, quotas_from_json
 from vgpurun.limits.quota import Quota
+from vgpurun.options.mount_targets import PRELOAD_FILES
 from vgpurun.storage import state
 from vgpurun.util.printable import printable
 from vgpurun.util.row import Row
@@ -29,6 +31,7 @@ _LABEL_VERSION = "vgpurun.version"  # these are on containers of earlier version
 _LABEL_QUOTA = "vgpurun.quota"
 _LABEL_USER = "vgpurun.user"
 _LIMITS_TARGETS = [f"{abi.CONTAINER_DIR}{'/parent' * level}/etc" for level in range(abi.MAX_LEVELS)]
+_OWN_TARGETS = f"{abi.CONTAINER_DIR}/"
 
 
 class Record(Row):
@@ -52,8 +55,9 @@ def read_record(container: str, labels: Mapping[str, str], mounts: Sequence[Mapp
 
     `mounts` are the engine's own list. A container of which nobody has written down the id yet is about to be started.
     """
-    folder = labels.get(LABEL_STATE)
-    sources = {each.get("Destination"): each.get("Source") for each in mounts}
+    sources = {str(each.get("Destination")): str(each.get("Source") or "") for each in mounts}
+    own = [source for target, source in sources.items() if target in PRELOAD_FILES or target.startswith(_OWN_TARGETS)]
+    folder = _state_folder(labels.get(LABEL_STATE, ""), own)
     folders = [Path(source).parent for target in _LIMITS_TARGETS if (source := sources.get(target))]
     if not folder or not folders or "\0" in folder:  # which no path may have
         return None
@@ -63,6 +67,22 @@ def read_record(container: str, labels: Mapping[str, str], mounts: Sequence[Mapp
     ends_s = None if owner.get("has_ended") else state.ends_s(owner)
     slice_folder = next((str(each) for each in folders if each.parent.name == state.SLICES), "")
     return Record(folder, slice_folder, *_words(owner, labels), ends_s, tuple(map(str, folders[1:])))
+
+
+def state_label(folder: Path, sources: Collection[str]) -> str:
+    """Return the label of a container with mounts of these sources: the folder's name, where they say the rest."""
+    return folder.name if _state_folder(folder.name, sources) == str(folder) else str(folder)
+
+
+def _state_folder(label: str, sources: Collection[str]) -> str:
+    """Return the state folder that a label names among the sources of mounts, or nothing.
+
+    A label of an earlier version is the folder's path.
+    """
+    if not label or "/" in label:
+        return label
+    paths = (path for source in sources for path in PurePosixPath(source).parents)
+    return next((str(path) for path in paths if (path.parent.name, path.name) == (state.CONTAINERS, label)), "")
 
 
 def _words(owner: Mapping[str, Any], labels: Mapping[str, str]) -> tuple[tuple[tuple[str, Quota], ...], str, str]:

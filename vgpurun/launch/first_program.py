@@ -33,7 +33,7 @@ def look(files: ImageFiles, image: Image, options: ContainerOptions, environment
         pass
     reader = _Reader(files, options)
     path = next((path for path in paths if reader.read(path) is not None or reader.is_blind), "")
-    found = doubts_of(path, reader.read)
+    found = doubts_of(path, reader.read) if path else Doubts()
     if not any(mount_targets.is_covered(path, options) for path in reader.seen):
         remember(key, (*found, *reader.seen))
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgpurun import __version__, abi
-from vgpurun.engine.labels import LABEL_HOLDS, LABEL_STATE, holds_label
+from vgpurun.engine.labels import LABEL_HOLDS, LABEL_STATE, holds_label, state_label
 from vgpurun.errors import OptionError
 from vgpurun.host.drivers import DeviceRequest, DriverPlan
 from vgpurun.host.gpus import Gpu
@@ -139,7 +139,7 @@ def plan_launch(
         runtime=_runtime(options.runtime, driver),
         labels={
             **options.labels,
-            LABEL_STATE: str(state_folder),
+            LABEL_STATE: state_label(state_folder, [str(mount.source) for mount in mounts]),
             **({} if is_readable(state_folder) else {LABEL_HOLDS: holds_label(current_user(), quotas)}),
         },
         state_folder=state_folder,

@@ -40,7 +40,7 @@ from vgpurun.util.times import boot_s
 
 CHANGING = "changing"
 _OF_ONE_USER = 0o600  # the mode of a usage file that one user's processes alone write
-SLICES = "slices"  # the folder of all slices, in the root
+CONTAINERS, SLICES = "containers", "slices"  # the folders in the root; local processes are among the first
 ROOT_FOLDER = Path("/var/lib/vgpurun")
 _PATIENCE_S = 30.0
 _MOST_TIME_S = 253402300800  # the year 10000, which no calendar here has
@@ -60,7 +60,7 @@ def root_folder() -> Path:
 def new_folder_path(name: str | None = None) -> Path:
     """Return a path for a new state folder that no other launch uses. Makes nothing."""
     token = os.urandom(6).hex()
-    return root_folder() / "containers" / (f"{name}-{token}" if name else token)
+    return root_folder() / CONTAINERS / (f"{name}-{token}" if name else token)
 
 
 class StateFolder:
@@ -222,7 +222,7 @@ def visible_roots() -> list[Path]:
 def folders(roots: Sequence[Path] | None = None) -> Iterator[Path]:
     """Yield every state folder of these roots (None: the own one), stale ones included."""
     for root in [root_folder()] if roots is None else roots:
-        with suppress(OSError), os.scandir(root / "containers") as entries:
+        with suppress(OSError), os.scandir(root / CONTAINERS) as entries:
             yield from map(Path, sorted(entry.path for entry in entries if entry.is_dir()))
 
 

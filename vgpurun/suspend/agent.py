@@ -294,7 +294,9 @@ class Agent:
         return owner
 
     def _list(self, now_s: float) -> None:
-        folders = [_changed_ns(root / kind) for root in state.visible_roots() for kind in ("containers", state.SLICES)]
+        folders = [
+            _changed_ns(root / kind) for root in state.visible_roots() for kind in (state.CONTAINERS, state.SLICES)
+        ]
         if folders != self._folders:  # one that is about to start may wait for its first turn
             self._changed_s = now_s
         self._folders = folders

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes import GIB, make_gpus
 
-from vgpurun.engine.labels import Record, holds_label, read_record
+from vgpurun.engine.labels import Record, holds_label, read_record, state_label
 from vgpurun.limits.model import DeviceQuota, quotas_to_json
 from vgpurun.limits.quota import Quota
 from vgpurun.storage import state
@@ -38,6 +38,19 @@ def mounts(limits: Path | str) -> list[dict[str, str]]:
 def test_what_was_said_at_the_launch_is_in_the_owner_file(folder: Path) -> None:
     found = read_record("mine", {"vgpurun.state": str(folder)}, mounts(folder))
     assert found == Record(str(folder), "", KNOWN, "ann", "9")
+
+
+def test_a_label_names_no_path_where_a_mount_says_it(folder: Path) -> None:
+    """It is among the labels of an image that is committed."""
+    sources = [mount["Source"] for mount in mounts(folder)]
+    assert state_label(folder, sources) == "x"
+    assert state_label(folder, ["/data", f"{folder.parent}/y/etc"]) == str(folder)
+    own = [{"Source": f"{folder}/etc/ld.so.preload", "Destination": "/etc/ld.so.preload"}]
+    for listed in (mounts(folder), [*mounts("/var/lib/vgpurun/slices/alice"), *own]):
+        found = read_record("mine", {"vgpurun.state": "x"}, listed)
+        assert found and (found.state_folder, found.quotas) == (str(folder), KNOWN)
+    users = [{"Source": f"{folder}/etc", "Destination": "/data"}, *mounts("/elsewhere/containers/z")]
+    assert read_record("mine", {"vgpurun.state": "x"}, users) is None
 
 
 def test_labels_alone_make_no_container_ours(folder: Path) -> None:

@@ -226,7 +226,7 @@ def test_the_log_level_comes_from_the_user_or_else_the_host() -> None:
 
 def test_one_short_label_and_the_rest_in_the_state_folder() -> None:
     launch = plan("2g", labels={"team": "vision"})
-    assert launch.labels == {"team": "vision", "vgpurun.state": str(STATE)}
+    assert launch.labels == {"team": "vision", "vgpurun.state": STATE.name}
     assert launch.owner["version"] == vgpurun.__version__
     assert json.loads(launch.owner["quota"])[1] == {
         "uuid": make_gpus(2)[1].uuid,
