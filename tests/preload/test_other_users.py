@@ -74,6 +74,23 @@ def test_its_users_count_together_and_others_are_refused(shared: Host) -> None:
     roots.end()
 
 
+def test_another_user_sees_what_programs_hold_and_not_what_they_count(shared: Host) -> None:
+    """The driver tells it to all. Refusals and times are in the usage file, which others could lock."""
+    program = Program(shared, "--mem", "1g", "--gpus", "device=1")
+    member = Program(shared, "--slice", "team")
+    for each in shared.folder.glob("sim*"):
+        each.chmod(0o666)
+    shown = {
+        user: shared.vgpurun("smi", "--driver", "sim", user=user, HOME=str(shared.folder)) for user in (None, STRANGER)
+    }
+    lines = {user: smi.stdout.splitlines() for user, smi in shown.items()}
+    for words in (f"process {program.pid} ", "slice team ", f"process {member.pid} "):
+        mine, theirs = (next(line for line in lines[user] if words in line) for user in (None, STRANGER))
+        assert "112 MiB" in mine and mine.split("112 MiB")[0] == theirs.split("112 MiB")[0]
+    for each in (program, member):
+        each.end()
+
+
 def alive_to(user: int, folder: Path) -> bool:
     pid = os.fork()
     if not pid:
