@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from support import stranger
 from support.lock_holder import held_by_process
+from support.second_user import UID, attacked_by, needs_two_users
 from vgpurun.admission import lock, tickets
 from vgpurun.admission.tickets import Ticket, ahead
 from vgpurun.util.process_identity import identify
 
-pytestmark = stranger.needs_root
+pytestmark = needs_two_users
 
 
 @pytest.fixture
@@ -27,17 +27,28 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
+def does(act: Callable[[], object], folder: Path) -> None:
+    """Let the second user do this in a folder, and end."""
+
+    def attack() -> None:
+        os.chdir(folder)
+        act()
+
+    with attacked_by(attack):
+        pass
+
+
 def test_a_link_in_the_place_of_a_ticket_is_not_written_through(folder: Path, tmp_path: Path) -> None:
     """In a folder of his own, say one that he was the first to make, he can replace whatever is there."""
     (tmp_path / "precious").write_text("mine")
-    os.chown(folder, stranger.UID, stranger.UID)
+    os.chown(folder, UID, UID)
     ticket = Ticket.take(["a"], folder)
 
     def replace() -> None:
         os.unlink(ticket.path.name)
         os.symlink(tmp_path / "precious", ticket.path.name)
 
-    stranger.does(replace, folder)
+    does(replace, folder)
     ticket.wait_for(["b"])
     ticket.touch()
     assert (tmp_path / "precious").read_text() == "mine"
@@ -64,7 +75,7 @@ def test_a_ticket_of_another_cannot_be_written_replaced_or_removed(folder: Path)
         os.rename("mine", name)
 
     for act in (lambda: os.open(name, os.O_WRONLY), lambda: os.unlink(name), lambda: os.utime(name), put_another_there):
-        stranger.does(refused(act), folder)
+        does(refused(act), folder)
     with held_by_process(ticket.path):
         ticket.wait_for(["b"])
         assert [each.uuids for each in tickets.queue(folder)] == [{"b"}]
@@ -78,7 +89,7 @@ def forge(name: str, process: object) -> None:
 def waits_before(folder: Path, since_ns: int, process: object) -> int:
     """Return how many places a ticket that another user has forged takes."""
     name = f"vgpurun-wait-{since_ns:020d}-forged"
-    stranger.does(lambda: forge(name, process), folder)
+    does(lambda: forge(name, process), folder)
     try:
         return ahead(["a"], None, folder)
     finally:
@@ -92,13 +103,13 @@ def test_a_ticket_counts_for_a_living_process_of_its_owner_alone(folder: Path) -
     assert waits_before(folder, now_ns, mine) == 0, "another user's process"
     child = os.fork()
     if not child:
-        os.setuid(stranger.UID)
+        os.setuid(UID)
         time.sleep(60)
         os._exit(0)
     try:
         own = identify(child)
         assert own is not None
-        while Path(f"/proc/{child}").stat().st_uid != stranger.UID:
+        while Path(f"/proc/{child}").stat().st_uid != UID:
             time.sleep(0.01)
         assert waits_before(folder, now_ns + 10**9, own) == 1
         assert waits_before(folder, 0, own) == 0, "before it has started"
@@ -115,7 +126,7 @@ def test_the_shared_folder_is_roots(folder: Path, monkeypatch: pytest.MonkeyPatc
     run_folder = folder / "vgpurun"
     monkeypatch.setattr(lock, "RUN_FOLDER", run_folder)
     if is_there:
-        stranger.does(lambda: run_folder.mkdir() or run_folder.chmod(0o1777))  # type: ignore[func-returns-value]
+        does(lambda: run_folder.mkdir() or run_folder.chmod(0o1777), folder)  # type: ignore[func-returns-value]
 
     def found() -> Path:
         return lock.shared_folder()
@@ -126,7 +137,7 @@ def test_the_shared_folder_is_roots(folder: Path, monkeypatch: pytest.MonkeyPatc
 
         return compare
 
-    stranger.does(meets_in(Path("/tmp")))
+    does(meets_in(Path("/tmp")), folder)
     assert found() == run_folder
     assert run_folder.stat().st_uid == 0 and run_folder.stat().st_mode & 0o7777 == 0o1777
-    stranger.does(meets_in(run_folder))
+    does(meets_in(run_folder), folder)

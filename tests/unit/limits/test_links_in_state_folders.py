@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support import stranger
+from support.second_user import UID, needs_two_users
 from vgpurun import abi
 from vgpurun.errors import StateError
 from vgpurun.guard import notice_file
@@ -73,7 +73,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("owner", [os.geteuid(), pytest.param(stranger.UID, marks=stranger.needs_root)])
+@pytest.mark.parametrize("owner", [os.geteuid(), pytest.param(UID, marks=needs_two_users)])
 def test_a_link_in_the_place_of_etc_is_not_followed(linked: Path, theirs: Path, owner: int, act: str) -> None:
     os.chown(linked, owner, -1)
     before = content_of(theirs)
@@ -101,7 +101,7 @@ SILENT: dict[str, Callable[[Path], object]] = {
 }
 
 
-@stranger.needs_root
+@needs_two_users
 @pytest.mark.parametrize("what", [*WRITES, *SILENT])
 @pytest.mark.parametrize("at", ["the folder", "a folder around it"])
 def test_root_writes_nowhere_else_than_into_the_folder_itself(root: Path, theirs: Path, what: str, at: str) -> None:
@@ -109,7 +109,7 @@ def test_root_writes_nowhere_else_than_into_the_folder_itself(root: Path, theirs
     home = root / "home"
     home.mkdir()
     (home / "link").symlink_to(theirs if at == "the folder" else root)
-    os.chown(home, stranger.UID, stranger.UID)
+    os.chown(home, UID, UID)
     record.write(theirs, SUSPENSION)
     before = content_of(theirs)
     folder = home / "link" if at == "the folder" else home / "link" / theirs.name

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from cgroup_maker import cgroups
 
-from support import stranger
+from support.second_user import UID, needs_two_users
 from vgpurun.slices.store import Slice
 from vgpurun.slurm import orphans
 
 JOB = str(4_000_000_000 + os.getpid())
-USER, STRANGER = 1235, stranger.UID
-pytestmark = stranger.needs_root
+USER, STRANGER = 1235, UID
+pytestmark = needs_two_users
 
 
 @pytest.fixture

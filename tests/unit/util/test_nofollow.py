@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.stranger import UID, needs_root
+from support.second_user import UID, needs_two_users
 from vgpurun.util.nofollow import open_nofollow, opened_folder, replace_nofollow
 
 
@@ -82,7 +82,7 @@ def link(state: Path, tmp_path: Path) -> Path:
     return tmp_path / "theirs" / "link"
 
 
-@needs_root
+@needs_two_users
 def test_a_link_in_another_users_folder_is_refused(link: Path) -> None:
     os.chown(link.parent, UID, UID)
     with pytest.raises(OSError, match="another user") as caught:
@@ -99,7 +99,7 @@ def test_a_link_where_others_may_write_is_refused(link: Path, mode: int) -> None
         read(link / "etc" / "limits")
 
 
-@needs_root
+@needs_two_users
 def test_what_lies_in_another_users_folder_is_opened(state: Path) -> None:
     os.chown(state, UID, UID)
     assert read(state / "etc" / "limits") == b"mine"
