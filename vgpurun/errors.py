@@ -89,6 +89,10 @@ class SuspendError(VgpurunError):
     """Processes that cannot be taken off their GPUs, or not be brought back."""
 
 
+class OthersProcessError(SuspendError):
+    """Processes that are another user's, so that it takes root."""
+
+
 class ImageError(VgpurunError):
     """The image is missing, or its C library cannot load libvgpu.so."""
 

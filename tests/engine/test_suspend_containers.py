@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
 
 from cli import WITH_PROGRAMS, Cli, guarding, wait_until
+from vgpurun.util.process_identity import boot_id
+from vgpurun.util.times import boot_s
 
 HOLD = ("python3", "-u", "/programs/gpu.py", "spin", "spin_1ms", "600")
 
@@ -95,3 +106,65 @@ def test_a_suspended_container_that_is_paused_and_started(vgpurun: Cli, debian: 
     assert vgpurun("unpause", "busy").exit_code == 0
     assert vgpurun("resume", *vgpurun.driver, "busy").exit_code == 0
     assert used_mib(vgpurun) == held_mib
+
+
+@pytest.fixture
+def two_users(own_gpu: Cli, as_nobody: tuple[str, ...]) -> Iterator[tuple[Cli, Cli]]:
+    """Root's command line and that of a user in the engine's group, on one host."""
+    with TemporaryDirectory(prefix="vgpurun-", dir="/tmp") as folder:
+        Path(folder, "state").mkdir()
+        Path(folder, "state").chmod(0o777)
+        Path(folder).chmod(0o755)
+        shutil.copy(own_gpu.environment["VGPUSIM_CONFIG"], f"{folder}/sim.yaml")
+        Path(folder, "sim.yaml").chmod(0o644)
+        environment = {
+            **own_gpu.environment, "VGPURUN_STATE_DIR": f"{folder}/state", "VGPUSIM_CONFIG": f"{folder}/sim.yaml",
+        }  # fmt: skip
+        Path(environment["DOCKER_HOST"].removeprefix("unix://")).chmod(0o660)
+        root = replace(own_gpu, environment=environment, state_dir=Path(folder, "state"))
+        yield root, replace(root, command=as_nobody, environment={**environment, "HOME": "/nonexistent"})
+        root.remove_containers()
+
+
+def test_the_user_who_started_it_may_suspend_it_where_a_guard_runs(two_users: tuple[Cli, Cli], debian: str) -> None:
+    """Its programs are root's, and so is what the driver asks for."""
+    root, user = two_users
+    assert user.run("-d", "--name", "mine", "--mem", "6g", *WITH_PROGRAMS, debian, *HOLD).exit_code == 0
+    wait_until(lambda: used_mib(root) > 0, "work on the GPU")
+    held_mib = used_mib(root)
+    refused = user("suspend", *user.driver, "mine")
+    refused.assert_refused("use sudo, or let root run vgpurun guard")
+    with guarding(root):
+        done = user("suspend", *user.driver, "--hold", "mine")
+        assert (done.exit_code, done.stdout, done.stderr) == (0, f"mine: {held_mib} MiB in host memory\n", "")
+        assert used_mib(root) == 0
+        back = user("resume", *user.driver, "mine")
+        assert (back.exit_code, back.stdout, back.stderr) == (0, "mine\n", "") and used_mib(root) == held_mib
+        assert user("suspend", *user.driver, "--hold", "mine").exit_code == 0
+        assert root.run("-d", "--name", "beside", "--mem", "12g", debian, "sleep", "600").exit_code == 0
+        full = user("resume", *user.driver, "mine")
+        assert full.exit_code == 125 and "no room for --mem 6g" in full.stderr, "what the guard says is passed on"
+        assert used_mib(root) == 0
+
+
+def test_a_request_of_another_user_is_none(two_users: tuple[Cli, Cli], debian: str) -> None:
+    """It is in the folder of whoever started the container; a file there of somebody else's is not heard."""
+    root, user = two_users
+    assert user.run("-d", "--name", "mine", "--mem", "6g", *WITH_PROGRAMS, debian, *HOLD).exit_code == 0
+    assert root.run("-d", "--name", "roots", "--mem", "6g", *WITH_PROGRAMS, debian, *HOLD).exit_code == 0
+    wait_until(lambda: used_mib(root) > 1000, "work on the GPU")
+    with guarding(root):
+        user("suspend", *user.driver, "roots").assert_refused("say --others", exit_code=1)
+        user("suspend", *user.driver, "--others", "roots").assert_refused("only the user who started roots, or root")
+        folder = Path(root.engine.containers.get("mine").labels["vgpurun.state"])
+        asked = {"verb": "suspend", "token": "t", "is_held": True, "lock_timeout_ms": 1000, "boot": boot_id()}
+        (folder / "request").write_text(json.dumps({**asked, "until_boot_s": boot_s() + 60}))  # root's own file
+        stale = folder / "stale"
+        stale.write_text(json.dumps({**asked, "until_boot_s": boot_s() - 1}))
+        time.sleep(2.5)
+        assert not (folder / "answer").exists()
+        os.chown(stale, 65534, 65534)
+        stale.rename(folder / "request")
+        time.sleep(2.5)
+        assert not (folder / "answer").exists(), "its time is over"
+        assert used_mib(root) > 1000

@@ -27,9 +27,10 @@ from vgpurun.limits.quota import Quota
 from vgpurun.limits.update import is_being_changed
 from vgpurun.storage import holders, state
 from vgpurun.storage.unchanged import Unchanged
-from vgpurun.suspend import record
+from vgpurun.suspend import record, requests
 from vgpurun.suspend.processes import belongs_to, find
 from vgpurun.suspend.record import Phase, Record
+from vgpurun.suspend.requests import Request
 from vgpurun.suspend.resuming import bring_back
 from vgpurun.suspend.swapping import Hears, Swapper
 from vgpurun.suspend.targets import Target, of_containers, slices_and_processes
@@ -57,6 +58,14 @@ class _Limits(NamedTuple):
     is_marked: bool = False
 
 
+class _Said(NamedTuple):
+    """The words of a state folder's files: how it is suspended, what --idle says, and what its user asks for."""
+
+    found: Record | None = None
+    policy: IdlePolicy | None = None
+    request: Request | None = None
+
+
 class Agent:
     """One for the host. `say` hears of each thing that is done, and once of each trouble.
 
@@ -78,10 +87,10 @@ class Agent:
         self._targets: list[Target] = []
         self._containers: list[VgpurunContainer] = []  # those that run
         self._limits = Unchanged("etc/limits", _limits_of, _Limits())
-        # Both files come, change and go by a change of the folder, so that one question tells of both.
-        self._said = Unchanged[tuple[Record | None, IdlePolicy | None]](".", _said_in, (None, None))
+        # These files come, change and go by a change of the folder, so that one question tells of both.
+        self._said = Unchanged[_Said](".", _said_in, _Said())
         self._changes = FolderWatch()
-        self._facts: list[tuple[Target, _Limits, Record | None, IdlePolicy | None]] = []
+        self._facts: list[tuple[Target, _Limits, _Said]] = []
         self._facts_of: list[Target] | None = None  # None: look again
         self._in_question: list[Target] = []  # those that are to be seen to
         self._watched: dict[str, Target] = {}  # those that are suspended, or on their way
@@ -153,7 +162,10 @@ class Agent:
         self._troubles[key] = trouble
 
     def _see_to(self, target: Target, now_s: float) -> None:
-        found, policy = self._said(target.limits_folder)
+        found, policy, request = self._said(target.limits_folder)
+        if request is not None:
+            self._answer(target, request)
+            return
         if found is not None:
             self._watched[target.id] = target
         else:
@@ -168,6 +180,24 @@ class Agent:
                 self._finish(target)
         elif not found.is_swapped and not found.is_held and is_asked_for(target, found):
             self._wake(target, found)
+
+    def _answer(self, target: Target, request: Request) -> None:
+        """Do what the user who started it asks for, and tell."""
+        self._watched[target.id] = target
+
+        def act() -> None:
+            with Checkpoints(self._libcuda) as driver:
+                if request.verb == requests.RESUME:
+                    bring_back(target, self._gpus, driver, self._engine)
+                    return
+                by = "vgpurun suspend"
+                suspend(
+                    target, self._gpus, driver, Wishes(by, request.is_held, lock_timeout_ms=request.lock_timeout_ms)
+                )
+
+        trouble = _trouble_of(act)
+        requests.answer(target.limits_folder, request, trouble)
+        self._say(f"{request.verb} {target.name}: its user asks for it{trouble and f'; {trouble}'}")
 
     def _finish(self, target: Target) -> None:
         with Checkpoints(self._libcuda) as driver:
@@ -203,7 +233,7 @@ class Agent:
         """Yield those on these GPUs that are idle and may be suspended, the longest idle first."""
         now_s = time.monotonic()
         for other in sorted(self._targets, key=lambda each: self._busy_s.get(each.id, now_s)):
-            limits, (_, policy) = self._limits(other.limits_folder), self._said(other.limits_folder)
+            limits, (_, policy, _) = self._limits(other.limits_folder), self._said(other.limits_folder)
             if policy is None or policy.action != "suspend" or limits.is_marked:
                 continue
             if not uuids.isdisjoint(limits.uuids):
@@ -324,15 +354,15 @@ class Agent:
             folders = [folder for each in self._targets for folder in (each.limits_folder, each.limits_folder / "etc")]
             are_watched = NOT_WATCHED not in [self._changes.add(folder) for folder in folders]  # before they are read
             self._facts = [
-                (each, self._limits(each.limits_folder), *self._said(each.limits_folder)) for each in self._targets
+                (each, self._limits(each.limits_folder), self._said(each.limits_folder)) for each in self._targets
             ]
             self._facts_of = self._targets if are_watched else None
-        for target, limits, found, policy in self._facts:
+        for target, limits, said in self._facts:
             if limits.takes_turns:
                 swapping.append(target)
-            if limits.takes_turns or policy:
+            if limits.takes_turns or said.policy:
                 with_policy[target.id] = target
-            if found or policy or limits.is_marked or target.id in self._watched or self._troubles.get(target.id):
+            if any(said) or limits.is_marked or target.id in self._watched or self._troubles.get(target.id):
                 in_question.append(target)
         self._with_policy, self._in_question = with_policy, in_question
         self._swapper.see(swapping)
@@ -418,8 +448,8 @@ def _limits_of(folder: Path) -> _Limits:
     )
 
 
-def _said_in(folder: Path) -> tuple[Record | None, IdlePolicy | None]:
+def _said_in(folder: Path) -> _Said:
     found = None
     with suppress(OSError):
         found = record.read(folder)
-    return found, read_idle(folder)
+    return _Said(found, read_idle(folder), requests.read_request(folder))

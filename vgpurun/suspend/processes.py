@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from vgpurun.errors import SliceError, SuspendError
+from vgpurun.errors import OthersProcessError, SliceError, SuspendError
 from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.gpus import Gpu, read_processes
 from vgpurun.host.mapped import as_mapped, mapped_files
@@ -98,7 +98,7 @@ def _with_slots(usage: Path) -> Iterator[int]:
         except (OSError, StopIteration, ValueError):
             continue  # it has ended
     if elsewhere and unseen:
-        raise SuspendError(f"the processes with the limits in {usage.parents[1]} are another user's; use sudo")
+        raise OthersProcessError(f"the processes with the limits in {usage.parents[1]} are another user's; use sudo")
 
 
 def _namespace_of(process: str) -> int | None:
@@ -124,7 +124,7 @@ def belongs_to(pid: int, folder: Path) -> bool:
         has_usage = as_mapped(folder / "run" / "usage") in mapped
         return (has_limits or has_usage) and _is_for(folder, uid_of(pid), has_usage)
     except PermissionError:
-        raise SuspendError(f"process {pid} is another user's; use sudo") from None
+        raise OthersProcessError(f"process {pid} is another user's; use sudo") from None
     except (OSError, ValueError):
         return False  # it has ended
 

@@ -22,7 +22,7 @@ def needs_extra(name: str) -> Iterator[None]:
         raise ExtraError(f"the Python package {error.name} is missing: {installing(name)}") from None
 
 
-# What each extra is for, and a module of each package that it brings.
+# The use of each extra, and a module of each package that it brings.
 OF_ANY_HOST = {
     "report": ("the page and pictures of report, and history --plot", ("jinja2", "matplotlib")),
     "metrics": ("exporter, which fills history", ("prometheus_client",)),

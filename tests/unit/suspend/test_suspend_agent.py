@@ -27,12 +27,14 @@ from vgpurun.limits.idle import FILE, IdlePolicy, idle_files
 from vgpurun.limits.limits_file import limits_bytes, set_suspended
 from vgpurun.limits.quota import Quota
 from vgpurun.storage.holders import pid_namespace
-from vgpurun.suspend import agent, record
+from vgpurun.suspend import agent, record, requests
 from vgpurun.suspend.agent import Agent
 from vgpurun.suspend.record import Phase, Record
+from vgpurun.suspend.requests import Request
 from vgpurun.suspend.targets import Target
 from vgpurun.util.atomic_file import atomic_file
-from vgpurun.util.process_identity import ProcessIdentity, identify
+from vgpurun.util.process_identity import ProcessIdentity, boot_id, identify
+from vgpurun.util.times import boot_s
 
 
 @pytest.mark.parametrize("name", ["end_overdue", "slices_and_processes", "queue"])
@@ -73,7 +75,7 @@ def test_what_a_state_folder_says_is_read_again_after_each_change(
     folder.mkdir()
 
     def settles_at(found: Record | None, policy: IdlePolicy | None) -> None:
-        assert said(folder) == (found, policy)
+        assert said(folder) == (found, policy, None)
         while tmp_path.stat().st_ctime_ns == folder.stat().st_ctime_ns:  # what changes next would have this time, too
             os.utime(tmp_path)
         with monkeypatch.context() as later:
@@ -89,7 +91,13 @@ def test_what_a_state_folder_says_is_read_again_after_each_change(
         half_made.write_bytes(idle_files("2h:warn")[FILE])
     settles_at(suspended, IdlePolicy(7200, "warn"))
     record.forget(folder)
-    assert said(folder) == (None, IdlePolicy(7200, "warn"))
+    assert said(folder) == (None, IdlePolicy(7200, "warn"), None)
+    asked = Request("suspend", "token", True, 5)
+    content = {**asked._asdict(), "until_boot_s": boot_s() + 60, "boot": boot_id()}
+    (folder / requests.REQUEST).write_text(json.dumps(content))
+    assert said(folder).request == asked
+    requests.answer(folder, asked, "in the way")
+    assert said(folder).request is None, "it has its answer"
 
 
 class Engine:

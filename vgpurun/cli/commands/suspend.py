@@ -20,7 +20,7 @@ from vgpurun.cli.placing import engine_if_any, overcommit_option
 from vgpurun.config.schema import NO_TIMEOUT, parse_wait
 from vgpurun.console.messages import say
 from vgpurun.console.signals import Interrupted, Signals
-from vgpurun.errors import OptionError, VgpurunError
+from vgpurun.errors import OptionError, OthersProcessError, VgpurunError
 from vgpurun.host.gpu_names import named_gpus
 from vgpurun.host.visible import libcuda, visible_gpus
 from vgpurun.limits.quota import show_size
@@ -74,10 +74,13 @@ def suspend(
 
     The programs go on; a call of CUDA waits, and asks for the GPUs, which vgpurun guard then gives back. Their
     reservation is free for others meanwhile. It is all processes or none: what the driver cannot take off the
-    GPUs is left as it is, with the reason. It takes driver 570 or newer, and root where others run the programs.
+    GPUs is left as it is, with the reason. It takes driver 570 or newer. The programs of a container are root's, as a
+    rule: vgpurun guard does it for the user who started it.
     """
     from vgpurun.host.checkpoints import Checkpoints
-    from vgpurun.suspend.transition import Wishes
+    from vgpurun.suspend import requests
+    from vgpurun.suspend.record import Phase, Record
+    from vgpurun.suspend.transition import Wishes, read
     from vgpurun.suspend.transition import suspend as take
 
     wishes = Wishes(is_held=hold, lock_timeout_ms=_timeout_ms(timeout))
@@ -85,8 +88,12 @@ def suspend(
     gpus, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
 
     def suspend_one(target: "Target") -> None:
-        with Checkpoints(library) as checkpoints:
-            found = take(target, gpus, checkpoints, wishes)
+        try:
+            with Checkpoints(library) as checkpoints:
+                found = take(target, gpus, checkpoints, wishes)
+        except OthersProcessError:
+            requests.ask_guard(target.name, target.limits_folder, requests.SUSPEND, hold, wishes.lock_timeout_ms)
+            found = read(target) or Record(Phase.SUSPENDED)
         click.echo(f"{target.name}: {show_size(found.total_bytes)} in host memory")
 
     return _each(targets, gpus, suspend_one)
@@ -113,8 +120,9 @@ def resume(
     One that was interrupted on its way out or back is finished.
     """
     from vgpurun.host.checkpoints import Checkpoints
+    from vgpurun.suspend import requests
     from vgpurun.suspend.resuming import bring_back
-    from vgpurun.suspend.transition import was_cut_off
+    from vgpurun.suspend.transition import read, was_cut_off
 
     patience_s = parse_wait(wait or "0")
     targets = _named(containers, slices, processes, others)
@@ -122,9 +130,13 @@ def resume(
     engine = engine_if_any()
 
     def resume_one(target: "Target") -> None:
-        with Checkpoints(library) as checkpoints:
-            is_cut_off = was_cut_off(target)
-            found = bring_back(target, gpus, checkpoints, engine, overcommit, patience_s)
+        is_cut_off = was_cut_off(target)
+        found = read(target)
+        try:
+            with Checkpoints(library) as checkpoints:
+                found = bring_back(target, gpus, checkpoints, engine, overcommit, patience_s)
+        except OthersProcessError:
+            requests.ask_guard(target.name, target.limits_folder, requests.RESUME)
         nothing = "what was cut off is finished; it runs" if is_cut_off else "not suspended"
         click.echo(target.name if found else f"{target.name}: {nothing}")
 
