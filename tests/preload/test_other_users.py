@@ -1,4 +1,4 @@
-"""What users do beside each other without containers: in a slice of theirs, and as they see each other's processes."""
+"""Users beside each other without containers: in a slice of theirs, and as they see each other's processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from support import CHECKOUT, python_of, unavailable
-from support.suspension import PATTERNS, Host, Program
+from support.suspension import PATTERNS, SIM, Host, Program
 from vgpurun.limits.usage_file import read_usage
 from vgpurun.storage import state
 from vgpurun.util.process_identity import identify
@@ -89,6 +89,40 @@ def test_another_user_sees_what_programs_hold_and_not_what_they_count(shared: Ho
         assert "112 MiB" in mine and mine.split("112 MiB")[0] == theirs.split("112 MiB")[0]
     for each in (program, member):
         each.end()
+
+
+@contextmanager
+def stranger_with(host: Host, limits: Path) -> Iterator[int]:
+    """Yield a process of another user that uses the GPUs, without limits, and has mapped somebody's."""
+    mapping = (
+        f"import mmap\nfile = open({str(limits)!r}, 'rb')\nkept = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n"
+    )
+    with python_of(STRANGER) as python:
+        checkout = Path(python[1].removeprefix("--chdir="))
+        program = mapping + (checkout / PATTERNS.relative_to(CHECKOUT)).read_text()
+        environment = host.environment | {"LD_LIBRARY_PATH": str(SIM), "PYTHONPATH": str(checkout / "tests")}
+        command = [*python[:-1], PYTHON, "-u", "-c", program]
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout and process.stdout.readline() == "ready\n"
+            yield process.pid
+            process.kill()
+
+
+def test_a_stranger_that_maps_the_limits_is_neither_suspended_nor_in_the_way(shared: Host) -> None:
+    program = Program(shared, "--mem", "600m", "--gpus", "device=0")
+    for each in shared.folder.glob("sim*"):
+        each.chmod(0o666)
+    with stranger_with(shared, program.folder / "etc" / "limits") as stranger:
+        suspended = program.suspend("--hold")
+        assert suspended.returncode == 0, suspended.stderr
+        assert shared.state_of(stranger) == "RUNNING" and program.state() != "RUNNING"
+        assert program.resume().returncode == 0
+        moved = program.move("1")
+        assert moved.returncode == 0, moved.stderr
+        assert shared.state_of(stranger) == "RUNNING" and program.asks("check") == "right 4"
+    program.end()
 
 
 def alive_to(user: int, folder: Path) -> bool:

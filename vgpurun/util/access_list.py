@@ -1,5 +1,6 @@
 """Access lists of the kernel (POSIX ACLs), by which some users and groups may pass through a folder and others not."""
 
+import errno
 import os
 import stat
 import struct
@@ -32,5 +33,8 @@ def let_through(folder: Path, uids: Collection[int], gids: Collection[int], is_o
 
 
 def _remove(folder: Path) -> None:
-    if _NAME in os.listxattr(folder):
+    try:
         os.removexattr(folder, _NAME)
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.ENOTSUP):
+            raise

@@ -1,4 +1,4 @@
-"""What holders use that another user asks about, who may not read their usage files."""
+"""The use of holders about which another user asks, who may not read their usage files."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from fakes import GIB, make_gpus
 from support.second_user import attacked_by, become_second_user, lock_everything_below, needs_two_users, public_folder
 from vgpurun.admission import removing
 from vgpurun.admission.joining import Joining
-from vgpurun.errors import SliceError
+from vgpurun.errors import SliceError, StateError
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.inventory.reservations import local_processes
 from vgpurun.launch import plan
@@ -187,3 +188,19 @@ def test_a_slice_of_an_older_version_is_closed_to_others_when_root_joins_or_chan
     assert Joining("team", GPUS).look().joined is not None
     assert [may_open(made.usage, uid) for uid in (61234, 61235)] == [False, True]
     assert removing.remove(made, None, force=False) == []
+
+
+def test_a_file_system_without_access_lists_lets_root_alone_in_and_says_so(root: Path) -> None:
+    if subprocess.run(["mount", "-t", "ramfs", "ramfs", root], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a ramfs")
+    try:
+        root.chmod(0o755)
+        with pytest.raises(StateError, match="no access lists"):
+            make_slice(users=["61235"])
+        assert store.slices() == [] and os.listdir(store.slices_folder()) == []
+        made = make_slice(user="root")
+        assert not may_open(made.usage, 61235) and may_open(made.usage, 0)
+        made = store.write_owner(made, users=["all"])
+        assert may_open(made.usage, 61235)
+    finally:
+        subprocess.run(["umount", "--lazy", root], check=True)
