@@ -66,8 +66,9 @@ def test_the_guard_wakes_a_notebook(vgpurun: Cli, debian: str) -> None:
 def test_root_in_a_container_lets_the_guard_suspend_no_other(vgpurun: Cli, debian: str) -> None:
     """It has the state folder mounted, and puts a link to the other's etc in the place of its own."""
     said = vgpurun.state_dir.parent / "guard.log"
-    assert vgpurun.run("-d", "--name", "busy", "--mem", "2g", *WITH_PROGRAMS, debian, *HOLD).exit_code == 0
-    wait_until(lambda: used_mib(vgpurun) > 0, "work on the GPU")
+    holds = ("python3", "-u", "/programs/gpu.py", "hold", str(1 << 20))
+    assert vgpurun.run("-d", "-i", "--name", "holds", "--mem", "2g", *WITH_PROGRAMS, debian, *holds).exit_code == 0
+    wait_until(lambda: used_mib(vgpurun) > 0, "memory on the GPU")
     (theirs,) = (vgpurun.state_dir / "containers").iterdir()
     limits = (theirs / "etc" / "limits").read_bytes()
     idle = ("--mem", "2g", "--idle", "300ms")
@@ -82,7 +83,7 @@ def test_root_in_a_container_lets_the_guard_suspend_no_other(vgpurun: Cli, debia
         cells = ("python3", "-u", "/programs/gpu.py", "cells", "4")
         assert vgpurun.run("-d", "--name", "book", *idle, *WITH_PROGRAMS, debian, *cells).exit_code == 0
         wait_until(lambda: "suspend book: idle for" in said.read_text(), "a suspension of what idles since")
-        assert "suspend links" not in said.read_text() and "suspend busy" not in said.read_text()
+        assert "suspend links" not in said.read_text() and "suspend holds" not in said.read_text()
     assert (theirs / "etc" / "limits").read_bytes() == limits
 
 

@@ -48,13 +48,18 @@ _MOST_OWNER_BYTES = 16 << 20  # several times what a command line may have, whic
 
 
 def root_folder() -> Path:
-    """Return where all state is kept, without links: those of one user's are not followed for another."""
+    """Return where all state is kept."""
     if given := os.environ.get("VGPURUN_STATE_DIR"):
-        return Path(given).resolve()
+        return _followable(Path(given))
     if os.geteuid() == 0:
         return ROOT_FOLDER
     home = os.environ.get("XDG_STATE_HOME", "")
-    return ((Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "vgpurun").resolve()
+    return _followable((Path(home) if home.startswith("/") else Path.home() / ".local" / "state") / "vgpurun")
+
+
+def _followable(path: Path) -> Path:
+    """Return a path by which others find what is there: they follow no links but root's (util/nofollow.py)."""
+    return path.absolute() if os.geteuid() == 0 else path.resolve()
 
 
 def new_folder_path(name: str | None = None) -> Path:
@@ -210,7 +215,7 @@ def write_owner(folder: Path, owner: Mapping[str, Any], is_flushed: bool = True)
 def host_root() -> Path:
     """Return where that is kept which concerns all users of the host alike."""
     given = os.environ.get("VGPURUN_STATE_DIR")
-    return Path(given).resolve() if given else ROOT_FOLDER
+    return _followable(Path(given)) if given else ROOT_FOLDER
 
 
 def visible_roots() -> list[Path]:

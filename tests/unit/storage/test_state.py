@@ -245,9 +245,11 @@ def test_state_is_kept_by_a_path_without_links(root_folder: Path, monkeypatch: p
     link = root_folder.with_name("link")
     link.symlink_to(root_folder)
     monkeypatch.setenv("VGPURUN_STATE_DIR", str(link))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert state.root_folder() == state.host_root() == link, "the administrator's, which all follow"
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert state.root_folder() == state.host_root() == root_folder
     monkeypatch.delenv("VGPURUN_STATE_DIR")
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("XDG_STATE_HOME", str(link))
     assert state.root_folder() == root_folder / "vgpurun"
 
