@@ -180,7 +180,7 @@ def test_a_request_of_another_user_is_none(two_users: tuple[Cli, Cli], debian: s
     with guarding(root):
         user("suspend", *user.driver, "roots").assert_refused("say --others", exit_code=1)
         user("suspend", *user.driver, "--others", "roots").assert_refused("only the user who started roots, or root")
-        folder = Path(root.engine.containers.get("mine").labels["vgpurun.state"])
+        folder = root.state_folder(root.engine.containers.get("mine"))
         asked = {"verb": "suspend", "token": "t", "is_held": True, "lock_timeout_ms": 1000, "boot": boot_id()}
         (folder / "request").write_text(json.dumps({**asked, "until_boot_s": boot_s() + 60}))  # root's own file
         stale = folder / "stale"

