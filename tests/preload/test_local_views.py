@@ -141,6 +141,18 @@ def test_a_program_that_its_launch_did_not_outlive_is_no_stranger(host: Host, st
         os.close(ended)
 
 
+def test_what_is_held_past_the_library_is_shown_everywhere(host: Host, start: Callable[..., Program]) -> None:
+    """The driver counts it, and the guard goes by that: 100 MiB of its limit used would be no reason to freeze it."""
+    program = start("--mem", "300m", "--gpus", "device=0", "--", "env", "-u", "LD_PRELOAD")
+    assert program.asks("alloc 1000") == "held"
+    (process,) = smi(host)["processes"]
+    (device,) = process["devices"]
+    assert device["memory_used_bytes"] > 1000 * MIB > device["memory_allocated_bytes"]
+    assert smi(host)["gpus"][0]["memory_outside_bytes"] == 0, "it is the tenant's, and nobody else's"
+    for verb in ("ps", "smi", "top --once"):
+        assert "1.09 GiB / 300 MiB" in host.vgpurun(*verb.split(), *SIM).stdout
+
+
 def test_a_member_of_a_slice_has_its_own_part_of_what_is_used(host: Host, start: Callable[..., Program]) -> None:
     """Its slots do not tell it from others of its PID namespace; the driver does."""
     host.vgpurun("slice", "create", "team", *SIM, "--mem", "1500m", "--gpus", "device=0")

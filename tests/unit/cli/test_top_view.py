@@ -138,6 +138,17 @@ def test_what_is_in_a_slice_is_shown_below_it_and_counts_once() -> None:
     assert rows[1].startswith("    member")
 
 
+def test_members_of_a_slice_stand_alike_with_limits_of_their_own_or_without() -> None:
+    """Else the one without would seem to be the other's child."""
+    whole = Tenant("slice", "slice:s", "slice s", "2 members", Path("/none"), (device(0, GIB, 20, Quota(4 * GIB, 30)),))
+    own = device(0, GIB, 10, Quota(GIB, 10))
+    part = Tenant("container", "p", "part", "image", Path("/none"), (own,), slice_name="s", within="slice s")
+    member = part._replace(id="m", name="member", devices=(own._replace(is_part=True),), within="")
+    lines = top_view.lines(Report(((GPUS[0], GpuUse(GIB, 60)),), (whole, part, member)), 100, "gpu", True)
+    indents = [len(line.plain) - len(line.plain.lstrip()) for line in lines[2:]]
+    assert indents == [2, 4, 4]
+
+
 def test_paused_work_is_said_in_place_of_its_share() -> None:
     paused = Tenant(
         "container", "p", "held", "image", Path("/none"), (device(0, GIB, 20, Quota(4 * GIB, 30, paused=True)),)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vgpurun.cli.views.columns import Column, lines, terminal_width
+from vgpurun.cli.views.columns import Column, cut, lines, terminal_width
 from vgpurun.inventory import listing
 from vgpurun.limits.quota import show_range
 from vgpurun.util.times import show_age, show_moment
@@ -31,6 +31,7 @@ _COLUMNS = (
 )
 _STATUS = Column("STATUS", can_shrink=True, least_width=len("Exited (0)…"))  # AGE says nearly the rest
 _SIZE = Column("SIZE")
+_COMMAND = 40  # columns that a command is cut to
 _CSV = (
     "id", "name", "image", "state", "user", "created", "gpu_index", "gpu_uuid", "memory_limit_bytes",
     "memory_used_bytes", "sm_limit_percent", "sm_used_percent",
@@ -127,7 +128,8 @@ def _rows(tenant: "Tenant", is_short: bool, further: Collection[Callable[["Tenan
         )
         for _, quota in tenant.missing
     ]
-    image = tenant.container.image if tenant.container else tenant.what
+    command = cut(tenant.what, _COMMAND) if is_short else tenant.what
+    image = tenant.container.image if tenant.container else command
     age = short_age(time.time() - tenant.created_s)
     first, *others = use or [("", "", "")]
     state = [text(tenant) for text in further]
