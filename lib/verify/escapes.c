@@ -111,7 +111,7 @@ static void without_environment(void) {
 /* They name a limits file in which the first device's memory has no limit. */
 static void with_variables(void) {
   char *lies[] = {"CUDA_DISABLE_CONTROL=true",
-                  "CUDA_DEVICE_MEMORY_LIMIT=0",
+                  "CUDA_DEVICE_MEMORY_LIMIT=1000g",
                   "CUDA_DEVICE_SM_LIMIT=0",
                   "VGPURUN_LIMITS_FILE=/tmp/limits",
                   "CUDA_DEVICE_MEMORY_SHARED_CACHE=/tmp/usage",

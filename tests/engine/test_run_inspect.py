@@ -15,7 +15,7 @@ from docker_command import docker_command
 
 # Added by vgpurun to a container: variables, mounts, labels and device nodes.
 ADDED_VARIABLES = ("CUDA_", "LD_", "VGPU", "NVIDIA_", "LIBCUDA_")
-ADDED_TARGETS = ("/.vgpurun", "/etc/ld.so.preload", "/usr/lib", "/usr/lib64", "/usr/bin")
+ADDED_TARGETS = ("/.vgpurun", "/etc/ld.so.preload", "/etc/ld-nix.so.preload", "/usr/lib", "/usr/lib64", "/usr/bin")
 OF_EACH = ("Id", "Created", "Name", "LogPath", "ResolvConfPath", "HostnamePath", "HostsPath", "GraphDriver", "State")
 
 # Options that take nothing from each other stand together: each line is two containers.

@@ -60,6 +60,18 @@ def test_a_variable_in_the_container_cannot_raise_the_limit(vgpurun: Cli, debian
     assert seen["devices"][0]["total"] == GIB
 
 
+def test_a_variable_in_the_container_is_a_limit_within_its_own(vgpurun: Cli, debian: str) -> None:
+    """Of a program that is started with it, by a shell or by exec."""
+    held = vgpurun.run("-d", "--mem", "2g", *WITH_PROGRAMS, debian, "sleep", "60").stdout.strip()
+    set_inside = ("exec", "-e", "CUDA_DEVICE_MEMORY_LIMIT=1g", held)
+    by_shell = ("exec", held, "env", "CUDA_DEVICE_MEMORY_LIMIT=600m")
+    for command, total in ((set_inside, GIB), (by_shell, 600 * MIB), (("exec", held), 2 * GIB)):
+        assert vgpurun(*command, *GPU_PROGRAM, "info").json()["devices"][0]["total"] == total
+    filled = vgpurun(*set_inside, *GPU_PROGRAM, "fill", str(20 * MIB)).json()
+    assert filled["result"] == OUT_OF_MEMORY and GIB // 4 < filled["granted_bytes"] <= GIB
+    vgpurun("rm", "-f", held)
+
+
 def test_the_library_and_the_limits_cannot_be_written_in_the_container(vgpurun: Cli, debian: str) -> None:
     files = "/.vgpurun/libvgpu.so /.vgpurun/etc/limits /etc/ld.so.preload"
     script = f"for file in {files}; do (echo x >> $file) 2>/dev/null; echo $?; done"

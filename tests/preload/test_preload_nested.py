@@ -156,6 +156,53 @@ def test_the_view_is_that_of_the_smallest_share(sandbox: Sandbox, tmp_path: Path
         assert [used_mib(share) for share in shares] == [used] * len(sizes)
 
 
+def test_programs_with_limits_of_their_own_within_a_share(sandbox: Sandbox, tmp_path: Path) -> None:
+    """A variable that is set inside, as for two engines in one container: each is held to its own limit."""
+    (share,), variables = make_shares(tmp_path, Quota(4096 * MIB))
+    with (
+        program(sandbox, variables, CUDA_DEVICE_MEMORY_LIMIT="1g") as small,
+        program(sandbox, variables, WRAPPER_MAX_MEMORY="50%") as half,
+        program(sandbox, variables, CUDA_DEVICE_MEMORY_LIMIT="16g") as rest,
+    ):
+        assert small.ask(1024 - CONTEXT_MIB) == half.ask(1000) == "ok"
+        assert small.ask(2) == "CUDA_ERROR_OUT_OF_MEMORY"
+        assert small.ask() == {"total": 1024, "free": 0, "nvml": [1024, 0, 1024]}
+        seen = rest.ask()
+        assert isinstance(seen, dict) and (seen["total"], half.ask()["total"]) == (4096, 4096)  # type: ignore[index]
+        left = 4096 - 1024 - 1000 - 2 * CONTEXT_MIB
+        assert seen["free"] == left == 1036
+        assert half.ask(left + 2) == "CUDA_ERROR_OUT_OF_MEMORY" and rest.ask(left) == "ok"
+        assert used_mib(share) == 4096
+        assert "of the share that this one is a part of" in half.said
+
+
+def test_only_a_variable_for_every_gpu_counts_beside_a_limits_file(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Those with an index are set by the host, and stay as they were when the file changes; those of the launch too."""
+    taken = abi.ENV_LIMITS_TAKEN
+    _, variables = make_shares(tmp_path, Quota(4096 * MIB, sm_percent=80))
+    for more, words in (
+        ({"CUDA_DEVICE_MEMORY_LIMIT_0": "1g", "CUDA_DEVICE_SM_LIMIT_0": "20"}, "4096 MiB, 80 %"),
+        ({"CUDA_DEVICE_MEMORY_LIMIT": " ", "CUDA_DEVICE_SM_LIMIT": ""}, "4096 MiB, 80 %"),
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "1g", taken: "CUDA_DEVICE_MEMORY_LIMIT=1g"}, "4096 MiB, 80 %"),
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "1g", taken: "A=1;CUDA_DEVICE_MEMORY_LIMIT=1g;B=2"}, "4096 MiB, 80 %"),
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "1g", taken: "CUDA_DEVICE_MEMORY_LIMIT=1gi;;"}, "1024 MiB, 80 %"),
+        ({"CUDA_DEVICE_SM_LIMIT": "20", taken: "CUDA_DEVICE_MEMORY_LIMIT=20"}, "4096 MiB, 20 %"),
+        ({"CUDA_DEVICE_SM_LIMIT": "20"}, "4096 MiB, 20 %"),
+        ({"ALNAIR_VGPU_COMPUTE_PERCENTILE": "90"}, "4096 MiB, 80 %"),
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DEVICE_SM_LIMIT": "50"}, "2048 MiB, 50 %"),
+        ({"CUDA_DEVICE_MEMORY_LIMIT": "much"}, "0 MiB, 80 %"),
+    ):
+        result = sandbox.run([sys.executable, "-c", text_of(size)], LIBCUDA_LOG_LEVEL="3", **variables, **more)
+        assert f"limits of {UUID}: {words}" in result.stderr, result
+        assert result.stdout.strip() == words.partition(" ")[0]
+
+
+def test_a_limit_of_a_program_in_the_innermost_share_that_can_be(sandbox: Sandbox, tmp_path: Path) -> None:
+    _, variables = make_shares(tmp_path, *mib(4096, 3072, 2048, 2048))
+    result = sandbox.run([sys.executable, "-c", text_of(size)], CUDA_DEVICE_MEMORY_LIMIT="1g", **variables)
+    assert result.stdout == "0\n" and "more than 4 shares within each other; nothing is granted" in result.stderr
+
+
 @pytest.mark.parametrize("level", range(4))
 def test_each_level_refuses(sandbox: Sandbox, tmp_path: Path, level: int) -> None:
     limits = [*mib(8192, 8192, 8192)[:level], Quota(2048 * MIB), Quota(), Quota(), Quota()][:4]

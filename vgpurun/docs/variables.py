@@ -27,7 +27,8 @@ VARIABLES = (
         _BOTH,
         "Memory limit of every GPU: `2g`, `1.5GiB`, `1024m`, plain bytes, `50%`. With `_<i>` at its end (`_0`, `_1`, "
         "...) that of one GPU, by its index in the nvidia-smi that the program sees. "
-        "Beside `--mem` the lower limit holds.",
+        "Beside `--mem` the lower limit holds. Set inside a container, a slice or `vgpurun local` (`env`, `exec -e`), "
+        "it is a limit of each process that has it, within the container's; there `_<i>` does not count.",
     ),
     Variable(
         abi.ENV_SM_LIMIT,
@@ -93,8 +94,13 @@ VARIABLES = (
     Variable(
         abi.ENV_LIMITS_FILE,
         _LIBRARY,
-        "The limits file of a process outside a container; with it, the limits of the other variables do not count. "
-        "`vgpurun local` sets it.",
+        "The limits file of a process outside a container. `vgpurun local` sets it.",
+    ),
+    Variable(
+        abi.ENV_LIMITS_TAKEN,
+        _LIBRARY,
+        "The variables of limits that a launch has taken into the limits file, with their values: they are no limits "
+        "of single processes. `vgpurun` sets it where there are some.",
     ),
     Variable(
         abi.ENV_TURNS_FILE,

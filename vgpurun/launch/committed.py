@@ -17,6 +17,8 @@ def own_variables(of_image: Mapping[str, str]) -> dict[str, str]:
     was_limited = of_image.get(abi.ENV_USAGE_FILE) == abi.CONTAINER_USAGE
     own = {}
     for name, value in of_image.items():
+        if name == abi.ENV_LIMITS_TAKEN:
+            continue
         if was_limited and re.fullmatch(_LIMIT_OF_DEVICE, name) and value.isdecimal():
             continue
         parts = value.split(":")

@@ -16,7 +16,14 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.launch.committed import healing, own_variables
 from vgpurun.launch.driver_mounts import DRIVER_FOLDER, driver_mounts
 from vgpurun.limits import quota
-from vgpurun.limits.device_quotas import device_quotas, limit_variables, limits_content, shared_files, toolkit_variables
+from vgpurun.limits.device_quotas import (
+    device_quotas,
+    limit_variables,
+    limits_content,
+    shared_files,
+    taken_variables,
+    toolkit_variables,
+)
 from vgpurun.limits.model import DeviceQuota, Joined, Limits, Part, quotas_to_json
 from vgpurun.limits.nested import PARENT
 from vgpurun.limits.quota import Quota
@@ -124,6 +131,7 @@ def plan_launch(
         **_container_environment(options, driver, given, host_environment),
         **_loader_variables(mounts, needs_path, given),
         **_toolkit_variables(quotas, given),
+        **({} if of_share else taken_variables(given)),
     }
     if profiling:
         mounts.append(Mount(str(profiling.folder), abi.CONTAINER_PROFILE, read_only=False))
@@ -192,6 +200,7 @@ def plan_process(
     environment = {
         **driver_environment,
         **limit_variables(quotas, indexes),
+        **({} if of_share else taken_variables(host_environment)),
         "LD_PRELOAD": _joined(str(library), host_environment.get("LD_PRELOAD")),
         abi.ENV_LIMITS_FILE: str(limits_folder / "etc/limits"),
         abi.ENV_USAGE_FILE: str(limits_folder / "run/usage"),

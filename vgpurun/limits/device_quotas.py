@@ -72,6 +72,16 @@ def toolkit_variables(quotas: Sequence[DeviceQuota]) -> dict[str, str]:
     return variables
 
 
+def taken_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that tells the library which limits of an environment the limits file has already.
+
+    Such a variable that a program is started with later is a limit of its own.
+    """
+    names = (abi.ENV_MEMORY_LIMIT, abi.ENV_SM_LIMIT, abi.ENV_WRAPPER_MEMORY, abi.ENV_ALNAIR_SM)
+    taken = ";".join(f"{name}={environment[name]}" for name in names if environment.get(name, "").strip())
+    return {abi.ENV_LIMITS_TAKEN: taken} if taken else {}
+
+
 def limit_variables(quotas: Sequence[DeviceQuota], indexes: Sequence[int] | None = None) -> dict[str, str]:
     """Return the limits as variables, by the index that each GPU has there (None: as in a container, from 0)."""
     variables = {}

@@ -54,6 +54,13 @@ static bool is_instance(const struct device *device) {
   return strncmp(device->uuid, "MIG-", strlen("MIG-")) == 0;
 }
 
+/* What the variables say is the program's to have: on the device, since its share may have the host serve. */
+static void limit_program(const struct device *device) {
+  struct limits limits = limits_from_environment(LIMITS_EVERY_DEVICE, device->total_bytes);
+  limits.memory_bytes = limits.virtual_bytes;
+  level_files_limit_program(device->number, limits);
+}
+
 static void complete(struct device *device, int ordinal) {
   nvmlMemory_t memory;
   if (device->in_nvml && real.nvmlDeviceGetMemoryInfo(device->nvml, &memory) == NVML_SUCCESS)
@@ -66,7 +73,7 @@ static void complete(struct device *device, int ordinal) {
   unsigned index = ordinal >= 0 ? (unsigned)ordinal : 0;
   if (device->in_nvml && !is_instance(device)) /* NVML numbers instances on each GPU from 0; a program has one */
     real.nvmlDeviceGetIndex(device->nvml, &index);
-  const struct vgpu_limits *file = process_files()->limits;
+  const struct vgpu_limits *file = process_devices_file();
   device->number = file != NULL ? limits_find_device(file, device->uuid) : (int)index;
   process_find_devices();
   for (int level = 1; level < process_levels() && device->number >= 0; level++)
@@ -76,6 +83,8 @@ static void complete(struct device *device, int ordinal) {
     device->number = -1;
   if (file == NULL)
     device->environment = limits_from_environment((int)index, device->total_bytes);
+  else if (process_files()->is_of_program && device->number >= 0)
+    limit_program(device);
 }
 
 struct noted {
@@ -215,7 +224,7 @@ HOT struct limits device_limits(const struct device *device) {
 }
 
 const char *device_uuid_at(const struct device *device, int level) {
-  const struct vgpu_limits *file = process_files_at(level)->limits;
+  const struct vgpu_limits *file = level == 0 ? process_devices_file() : process_files_at(level)->limits;
   return file == NULL || device->number < 0 ? device->uuid
                                             : file->devices[process_number_at(level, device->number)].uuid;
 }

@@ -124,8 +124,12 @@ HOT bool process_limits_compute_somewhere(void) {
   return process_level_files[0].limits != NULL && limits_of_compute_in_file(process_level_files[0].limits);
 }
 
+const struct vgpu_limits *process_devices_file(void) {
+  return process_level_files[process_level_files[0].is_of_program ? 1 : 0].limits;
+}
+
 void process_find_devices(void) {
-  const struct vgpu_limits *file = process_level_files[0].limits;
+  const struct vgpu_limits *file = process_devices_file();
   for (int level = 1; level < process_level_count; level++)
     for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
       int number = limits_find_device(process_level_files[level].limits, file->devices[i].uuid);

@@ -63,6 +63,9 @@ static inline const struct level_files *process_files(void) {
   return process_files_at(0);
 }
 
+/* The limits file that names the devices by their numbers at the first level; NULL: the environment has the limits. */
+const struct vgpu_limits *process_devices_file(void);
+
 /* The number of a device at a level, by that which it has at the first; -1: not granted there. A limits file may have
  * been changed since they were found: at each new device they are found again. */
 void process_find_devices(void);

@@ -137,7 +137,7 @@ static bool sees_others(const struct vgpu_limits *share, const char *given, bool
 }
 
 void visible_set(void) {
-  const struct vgpu_limits *share = process_files()->limits;
+  const struct vgpu_limits *share = process_devices_file();
   const char *given = getenv(VARIABLE);
   bool in_container = access(VGPU_CONTAINER_LIMITS, F_OK) == 0;
   if (share == NULL || (!sees_others(share, given, in_container) && (share->moves == 0 || given == NULL)))

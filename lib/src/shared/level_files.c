@@ -65,6 +65,7 @@ enum place { PLACE_CONTAINER, PLACE_NAMED, PLACE_DEFAULT };
 
 struct level {
   int number;
+  bool is_outer; /* and not the innermost that has a limits file */
   char limits_path[4096];
   const struct vgpu_limits *limits; /* NULL: the environment has them */
   enum place place;                 /* of its usage file */
@@ -105,6 +106,7 @@ static bool go_up(struct level *level) {
   if (!has_parent && (level->place == PLACE_CONTAINER || !in_container()))
     return false;
   level->number++;
+  level->is_outer = true;
   if (level->place == PLACE_DEFAULT)
     level->place = PLACE_NAMED;
   snprintf(path, sizeof path, "%.*s../parent/etc/limits", folder_length(level), level->limits_path);
@@ -123,9 +125,9 @@ bool level_files_limits_are_lifted(void) {
   return lifted;
 }
 
-/* The first level's may be anywhere; that of another one, and of a container, is beside its limits. */
+/* That of the innermost limits file may be anywhere; that of another one, and of a container, is beside its limits. */
 static void usage_path(const struct level *level, char *path, size_t size) {
-  if (level->number > 0 || level->place == PLACE_CONTAINER)
+  if (level->is_outer || level->place == PLACE_CONTAINER)
     snprintf(path, size, "%.*s../run/usage", folder_length(level), level->limits_path);
   else if (level->place == PLACE_NAMED)
     snprintf(path, size, "%s", variable(VGPU_ENV_USAGE_FILE));
@@ -244,9 +246,33 @@ static void open_level(struct level_files *files, const struct level *level) {
   reach_devices(files);
 }
 
+/* A program that is started in a share with a variable that limits it has a level of its own below: of this process
+ * alone, without a usage file. It may have less than the share, and never more. */
+static struct vgpu_limits programs_limits;
+
+static void open_level_of_program(struct level_files *files, const struct vgpu_limits *share) {
+  programs_limits = grants_nothing;
+  programs_limits.device_count = share->device_count;
+  for (int i = 0; i < VGPU_MAX_DEVICES; i++)
+    level_files_limit_program(i, (struct limits){.memory_bytes = VGPU_NO_MEMORY_LIMIT, .sm_percent = VGPU_NO_SM_LIMIT});
+  *files =
+      (struct level_files){.is_of_program = true, .limits = &programs_limits, .usage = {.descriptor = -1}, .slot = -1};
+  reach_devices(files);
+}
+
+void level_files_limit_program(int device_number, struct limits limits) {
+  struct vgpu_device_limit *device = &programs_limits.devices[device_number];
+  __atomic_store_n(&device->memory_limit_bytes, limits.memory_bytes, __ATOMIC_RELAXED);
+  __atomic_store_n(&device->sm_limit_percent, limits.sm_percent, __ATOMIC_RELAXED);
+}
+
 int level_files_open(struct level_files levels[VGPU_MAX_LEVELS]) {
   static struct level level;
   begin_levels(&level);
+  if (level.limits != NULL && limits_of_every_device_in_environment()) {
+    open_level_of_program(&levels[0], level.limits);
+    level.number++;
+  }
   do
     open_level(&levels[level.number], &level);
   while (go_up(&level) && level.number < VGPU_MAX_LEVELS);

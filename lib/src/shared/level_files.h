@@ -11,12 +11,14 @@
 #include "abi.h"
 #include "memory/ledger.h"
 #include "shared/device_state.h"
+#include "shared/limits.h"
 #include "shared/shared_file.h"
 
 #include <stdbool.h>
 
 struct level_files {
   int level;                        /* 0: the process's own; then that of the share which it is a part of, and so on */
+  bool is_of_program;               /* the limits are variables that the program was started with, within a share */
   const struct vgpu_limits *limits; /* NULL: limits come from the environment alone */
   struct shared_file usage;         /* the usage file; not open when the usage is kept in this process only */
   int slot;                         /* this process's slot, or -1 */
@@ -33,6 +35,9 @@ bool level_files_limits_are_lifted(void);
  * the strictest safe reading: an unreadable limits file grants nothing; without a usage file every process is held to
  * the limit by itself, and one that lacks descriptors or memory for it gets nothing. */
 int level_files_open(struct level_files levels[VGPU_MAX_LEVELS]);
+
+/* Sets the limits of such a level for a device, by its place in the limits file of the next one. */
+void level_files_limit_program(int device_number, struct limits limits);
 
 /* The number of this process's PID namespace; 0 where /proc does not tell. Containers that share a usage file have one
  * each. */

@@ -171,6 +171,31 @@ bool limits_in_environment(void) {
          is_set(VGPU_ENV_WRAPPER_MEMORY);
 }
 
+/* Has the launch taken this variable, with this value, into the limits file? The host may have changed that since. */
+static bool is_taken(const char *name, const char *value) {
+  size_t of_name = strlen(name), of_value = strlen(value);
+  const char *entry = getenv(VGPU_ENV_LIMITS_TAKEN);
+  for (; entry != NULL && *entry != '\0'; entry += strspn(entry, ";")) {
+    size_t length = strcspn(entry, ";");
+    if (length == of_name + 1 + of_value && strncmp(entry, name, of_name) == 0 && entry[of_name] == '=' &&
+        strncmp(entry + of_name + 1, value, of_value) == 0)
+      return true;
+    entry += length;
+  }
+  return false;
+}
+
+/* An empty value counts as unset. */
+static const char *value_of(const char *name) {
+  const char *value = getenv(name);
+  return value == NULL || *skip_blanks(value) == '\0' || is_taken(name, value) ? NULL : value;
+}
+
+bool limits_of_every_device_in_environment(void) {
+  return value_of(VGPU_ENV_SM_LIMIT) != NULL || value_of(VGPU_ENV_ALNAIR_SM) != NULL ||
+         value_of(VGPU_ENV_MEMORY_LIMIT) != NULL || value_of(VGPU_ENV_WRAPPER_MEMORY) != NULL;
+}
+
 HOT bool limits_of_compute_in_file(const struct vgpu_limits *file) {
   for (uint32_t i = 0; i < file->device_count && i < VGPU_MAX_DEVICES; i++) {
     const struct vgpu_device_limit *device = &file->devices[i];
@@ -182,14 +207,14 @@ HOT bool limits_of_compute_in_file(const struct vgpu_limits *file) {
   return false;
 }
 
-/* The variable for one device, else the one for all, else the alias (NULL: none). An empty value counts as unset. */
+/* The variable for one device, else the one for all, else the alias (NULL: none). */
 static const char *find_variable(const char *name, int device_index, const char *alias, const char **found_name) {
   static __thread char indexed[64];
   snprintf(indexed, sizeof indexed, "%s_%d", name, device_index);
-  const char *const candidates[] = {indexed, name, alias};
+  const char *const candidates[] = {device_index != LIMITS_EVERY_DEVICE ? indexed : NULL, name, alias};
   for (size_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++) {
-    const char *value = candidates[i] != NULL ? getenv(candidates[i]) : NULL;
-    if (value != NULL && *skip_blanks(value) != '\0') {
+    const char *value = candidates[i] != NULL ? value_of(candidates[i]) : NULL;
+    if (value != NULL) {
       *found_name = candidates[i];
       return value;
     }

@@ -41,7 +41,12 @@ bool limits_in_environment(void);
 bool limits_of_compute_in_environment(void);
 bool limits_of_compute_in_file(const struct vgpu_limits *file);
 
-/* The limits that the environment sets for the device with this NVML index. */
+/* Is a variable set that limits every device, and that the launch did not take into the limits file? Beside such a file
+ * those alone count: the host sets the others, with what the file had then. */
+bool limits_of_every_device_in_environment(void);
+
+/* The limits that the environment sets for the device with this NVML index; LIMITS_EVERY_DEVICE: for each. */
+#define LIMITS_EVERY_DEVICE (-1)
 struct limits limits_from_environment(int device_index, uint64_t device_bytes);
 
 /* The limits that the file sets for a device; a device that it does not list was not granted and gets the strictest. */

@@ -164,6 +164,16 @@ def test_without_limits_the_same_is_mounted() -> None:
     assert targets(plan()) == targets(plan("1g"))
 
 
+def test_the_library_is_told_which_variables_are_in_the_file_already() -> None:
+    """So one that is set inside later is known, and one of the launch does not outlive a change of the limits."""
+    assert abi.ENV_LIMITS_TAKEN not in plan("1g").environment
+    given = {"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DEVICE_SM_LIMIT": ""}
+    taken = plan(image={"ALNAIR_VGPU_COMPUTE_PERCENTILE": "50"}, environment=given).environment[abi.ENV_LIMITS_TAKEN]
+    assert taken == "CUDA_DEVICE_MEMORY_LIMIT=2g;ALNAIR_VGPU_COMPUTE_PERCENTILE=50"
+    committed = {abi.ENV_LIMITS_TAKEN: taken}
+    assert plan(image=committed).environment[abi.ENV_LIMITS_TAKEN] is None
+
+
 def test_the_image_may_set_limits_and_the_user_overrides_them() -> None:
     assert plan(image={"CUDA_DEVICE_MEMORY_LIMIT": "1g"}).quotas[0].quota == Quota(GIB)
     launch = plan(image={"CUDA_DEVICE_MEMORY_LIMIT": "1g"}, environment={"CUDA_DEVICE_MEMORY_LIMIT": "2g"})
@@ -198,7 +208,7 @@ def test_what_a_launch_had_set_in_an_image_is_taken_away() -> None:
     limits = ("CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_DEVICE_SM_LIMIT_1")
     healed = dict.fromkeys((*taken_away, *limits))
     assert {name: value for name, value in launch.environment.items() if not name.startswith("NVIDIA_")} == {
-        **healed, "LD_PRELOAD": "/image.so", "PATH": "/bin",
+        **healed, "LD_PRELOAD": "/image.so", "PATH": "/bin", abi.ENV_LIMITS_TAKEN: "CUDA_DEVICE_MEMORY_LIMIT=3g",
     }  # fmt: skip
 
 
