@@ -133,7 +133,7 @@ static void translate(struct list *list, const struct vgpu_limits *share, const 
 static bool sees_others(const struct vgpu_limits *share, const char *given, bool in_container) {
   if (in_container)
     return share->movable != 0;
-  return (given == NULL || has_index(given)) && host_has_more(share);
+  return gpu_count(share) > 0 && (given == NULL || has_index(given)) && host_has_more(share);
 }
 
 void visible_set(void) {

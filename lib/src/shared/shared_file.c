@@ -352,11 +352,12 @@ bool shared_file_read_at(int descriptor, void *to, size_t size, off_t at) {
 static COLD bool write_past_limit(int descriptor, const void *from, size_t size, off_t at) {
   off_t within = at % sysconf(_SC_PAGESIZE);
   char *mapping = mmap(NULL, (size_t)within + size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, at - within);
-  if (mapping == MAP_FAILED)
-    return false;
-  struct iovec ours = {(void *)from, size}, there = {mapping + within, size};
-  bool written = syscall(SYS_process_vm_writev, getpid(), &ours, 1, &there, 1, 0) == (ssize_t)size;
-  munmap(mapping, (size_t)within + size);
+  bool written = false;
+  if (mapping != MAP_FAILED) {
+    struct iovec ours = {(void *)from, size}, there = {mapping + within, size};
+    written = syscall(SYS_process_vm_writev, getpid(), &ours, 1, &there, 1, 0) == (ssize_t)size;
+    munmap(mapping, (size_t)within + size);
+  }
   errno = EFBIG;
   return written;
 }

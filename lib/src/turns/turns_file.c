@@ -325,7 +325,7 @@ struct turns_files *turns_files_open(const char *uuid, int device, const struct 
 static void publish(struct turns_files *files, const struct turns_terms *terms) {
   struct vgpu_device_limit own = {
       .sm_limit_percent = terms->percent, .sm_policy = terms->policy, .priority = terms->priority};
-  int folder = open_folder(files, files->own_name), file = open_in(folder, "limits", O_WRONLY);
+  int folder = open_folder(files, files->own_name), file = open_in(folder, "limits", O_RDWR);
   if (folder >= 0)
     close(folder);
   if (file < 0)
