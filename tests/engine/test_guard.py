@@ -285,6 +285,41 @@ def test_compute_past_the_library_is_held(vgpurun: Cli, debian: str, tmp_path: P
     assert verbs(vgpurun).count("hold") >= len(COMPUTE)
 
 
+@pytest.mark.parametrize("policy", ["kill", "freeze"])
+def test_short_processes_that_hold_memory_in_turn(own_gpu: Cli, debian: str, policy: str) -> None:
+    """None is there at two looks, nor has more than a context takes. Beside them are others that the library counts."""
+    in_turn = f"while :; do timeout 0.25 /past/static grow {700 * MIB} {700 * MIB}; done &"
+    options = (*LIMITS, "-v", f"{past_programs()}:/past:ro")
+    counted = f"import os\nwhile True:\n    os.system('python3 /programs/gpu.py fill {1 << 26}')\n"
+    with guarding(own_gpu, "--memory", policy):
+        start(own_gpu, debian, "-c", counted, name="counted")
+        start(own_gpu, debian, "-c", f"import os; os.system({f'{in_turn * 4} wait'!r})", options=options)
+        wait_until(lambda: verbs(own_gpu) == [policy], "action")
+        own_gpu.engine.containers.get("counted").exec_run(["sleep", "3"])
+        assert [(each["name"], each["verb"]) for each in actions(own_gpu)] == [("tenant", policy)]
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(300)
+@pytest.mark.exhaustive  # test_guard_compute.py has it on simulated time
+def test_150_short_processes_are_held_to_their_share(own_gpu: Cli, debian: str) -> None:
+    """Each works for a third of a second, past the library, at a limit of 20 %."""
+    rotate = "for i in $(seq 150); do /past/static spin spin_1ms 0.33 /past/static; done"
+    options = ("--sm", "20", "-v", f"{past_programs()}:/past:ro")
+
+    def share() -> float:
+        own_gpu.remove_containers()
+        started = own_gpu.run("-d", "--name", "tenant", *options, debian, "sh", "-c", rotate)
+        assert started.exit_code == 0, started
+        time.sleep(30)
+        lines = own_gpu.engine.containers.get("tenant").logs(stderr=False).decode().splitlines()
+        return sum(int(line.split()[0]) for line in lines) / 1000 / 30
+
+    with guarding(own_gpu):
+        assert_measured(share, lambda found: 0.1 < found <= 0.25)
+    assert "hold" in verbs(own_gpu)
+
+
 @pytest.mark.parametrize(
     "count", [6, pytest.param(ROUNDS, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])], ids=["some", "many"]
 )

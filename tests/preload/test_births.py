@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from sandbox import Sandbox
 from cuda_driver import CudaError, Driver
 from support import unavailable
 from support.programs import text_of
+from support.suspension import Host
 
 pytestmark = pytest.mark.slow
 
@@ -241,3 +243,47 @@ def test_more_processes_than_there_is_room_for(sandbox: Sandbox) -> None:
         holder.communicate()
     assert result.stdout == "15\n"
     assert "more than 1024 processes use the GPU; the others in this container do not see" in result.stderr
+
+
+def name_uncounted() -> None:
+    """Look as the guard does, as often as can be: at NVML's list, then at the usage file, and then who is ending."""
+    from vgpurun.guard.processes import is_ending, namespace_of
+    from vgpurun.host import gpus
+    from vgpurun.host.visible import activate_simulation
+    from vgpurun.limits.usage_file import read_counted
+
+    activate_simulation()
+    (usage,) = Path(sys.argv[1]).glob("*/run/usage")
+    here, seen = namespace_of(os.getpid()), set()
+    end_s = time.monotonic() + 8
+    with gpus.held_open():
+        (gpu, *_) = gpus.list_gpus()
+        while time.monotonic() < end_s:
+            pids = gpus.read_processes(gpu).keys()
+            counted = read_counted(usage)
+            seen |= pids
+            for pid in pids:
+                if (here, pid) not in counted and not is_ending(pid):
+                    print("not counted", pid, flush=True)
+    print("seen", len(seen))
+
+
+def test_a_process_counts_before_its_gpu_does(host: Host) -> None:
+    """The guard takes one that does not for a program past the library, although it may be there for a moment only."""
+    brief = f"{sys.executable} {host.folder}/brief.py"
+    (host.folder / "brief.py").write_text(text_of(started))
+    in_turn = f"while :; do {brief} & {brief} & wait; done"
+    with host.start("local", "--driver", "sim", "--mem", "1g", "--gpus", "device=0", "--", "sh", "-c", in_turn,
+                    is_group=True) as local:  # fmt: skip
+        try:
+            folder = host.folder / "state" / "containers"
+            while not list(folder.glob("*/run/usage")):
+                time.sleep(0.05)
+            watch = [sys.executable, "-c", text_of(name_uncounted), str(folder)]
+            environment = {**host.environment, "VGPURUN_DRIVER": "sim"}
+            said = subprocess.run(watch, env=environment, capture_output=True, text=True, timeout=60)
+        finally:
+            os.killpg(local.pid, signal.SIGKILL)
+    *uncounted, last = said.stdout.splitlines() or [said.stderr]
+    assert last.startswith("seen ") and int(last.split()[1]) > 5, said
+    assert uncounted == []

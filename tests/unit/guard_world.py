@@ -137,6 +137,7 @@ class World:
             lambda pid: self.programs[pid].is_ending,
             lambda pid: self.programs[pid].is_counted,
             by_container(held, programs),
+            self.now_s,
         )  # fmt: skip
 
     def percent(self, pid: int) -> float:
@@ -162,3 +163,36 @@ class World:
     def verbs(self) -> list[str]:
         """Return what the guard has done, by the record."""
         return [f"{each.action.verb} {each.action.cause}" for each in guarded.actions()]
+
+
+class Rotation:
+    """A program in a container, which is another process each time it has run for so long, as NVML alone can see it."""
+
+    def __init__(self, world: World, container: str, lives_s: float, held: int, **more: Any) -> None:
+        self.container, self.lives_s, self.held, self.more = container, lives_s, held, more
+        self.ran_s = 0.0  # of the GPU's time, in all
+        self.had_s = 0.0  # for how long it held memory, in all
+        self._last_s = world.now_s
+        self._begin(world)
+
+    def _begin(self, world: World) -> None:
+        self._left_s = self.lives_s
+        ticks = int(world.now_s * 100)
+        self._program = world.put(self.container, self.held, started_ticks=ticks, **self.more)
+
+    def step(self, world: World) -> None:
+        """Let it run on, unless it is frozen or killed."""
+        span_s, self._last_s = world.now_s - self._last_s, world.now_s
+        if world.is_killed(self.container):
+            world.programs.pop(self._program.pid, None)
+            return
+        self.had_s += span_s
+        if world.is_frozen(self.container):
+            return
+        self._left_s -= span_s
+        if self._program.share:
+            self.ran_s += span_s
+            world.busy.setdefault(self._program.pid, []).append((world.now_s - span_s, world.now_s))
+        if self._left_s <= 0:
+            del world.programs[self._program.pid]
+            self._begin(world)

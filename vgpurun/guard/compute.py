@@ -12,6 +12,7 @@ from typing import Any
 
 from vgpurun.errors import CgroupError
 from vgpurun.guard.daemon import Actions, Duty
+from vgpurun.guard.ended import LOOK_AGAIN_S, WINDOW_S, Ended
 from vgpurun.guard.snapshot import Contained, Derived, Snapshot
 from vgpurun.guard.state import State, about
 from vgpurun.host.freezer import run_of
@@ -26,7 +27,6 @@ _MARGIN_PERCENT = 2  # NVML counts whole percents
 _REPAID_IN_S = 2.0
 _MOST_SAVED_S, _MOST_OWED_S = 0.2, 30.0
 _IDLE_S = 10.0  # after which a container that stays below its limit by itself is let go
-WINDOW_S = 1.0  # NVML's
 _MOST_CHANGES = 64  # more than there are in a window
 _FROZEN_RATE = 0.05  # the least part of a window thawed from which a rate can be told
 
@@ -141,6 +141,7 @@ class ComputeDuty(Duty):
         self._limited = Derived(_limited)
         self._held: dict[str, Held] = {}
         self._measured_s: dict[str, float] = {}
+        self._gone = Ended()
         done = [*(each.action for each in guarded.actions()), *state.pending.values()]
         self._warned = {(each.container, each.run) for each in done if (each.verb, each.cause) == (WARN, COMPUTE)}
 
@@ -151,15 +152,23 @@ class ComputeDuty(Duty):
             return
         limited = self._limited(snapshot)
         for gpu in snapshot.gpus:
+            if gpu.uuid not in snapshot.held or gpu.uuid not in limited:
+                continue
+            are_short_lived = any(self._gone.are_short_lived(snapshot, one, gpu.uuid) for one in limited[gpu.uuid])
             is_held = any(gpu.uuid in held.uses for held in self._held.values())
-            is_due = is_held or snapshot.now_s >= self._measured_s.get(gpu.uuid, 0) + WINDOW_S
-            if not is_due or gpu.uuid not in snapshot.held or gpu.uuid not in limited:
+            is_due = snapshot.now_s >= self._measured_s.get(gpu.uuid, 0) + WINDOW_S
+            if are_short_lived:
+                self.next_s = snapshot.now_s + LOOK_AGAIN_S
+            if not (are_short_lived or is_held or is_due):
                 continue
             self._measured_s[gpu.uuid] = snapshot.now_s
             utilization = snapshot.utilization(gpu)
             for container in limited[gpu.uuid]:
+                self._gone.follow(snapshot, container, gpu.uuid, utilization)
                 percent = sum(utilization.get(pid, 0.0) for pid in snapshot.pids_of(container.id, gpu.uuid))
-                yield from self._judge(snapshot, container, gpu.uuid, gpu.number, percent, utilization)
+                percent += self._gone.percent(snapshot, container.id, gpu.uuid)
+                yield from self._judge(snapshot, container, gpu.uuid, gpu.number, min(percent, 100.0), utilization)
+        self._gone.drop(snapshot)
 
     def _judge(self, snapshot: Snapshot, container: Contained, uuid: str, number: str, percent: float,
                utilization: Any) -> Actions:  # fmt: skip
@@ -175,11 +184,12 @@ class ComputeDuty(Duty):
         if container.id in self._state.stopped and not is_held:
             return  # frozen for something else
         unseen = [pid for pid in snapshot.unseen_of(container, uuid) if utilization.get(pid, 0.0) > 0 or was_held]
-        if not unseen:
+        count = len(unseen) + self._gone.unseen(snapshot, container.id, uuid)
+        if not count:
             return
         words = (
             f"it uses {percent:.0f} % of GPU {number}, its limit is {limit_percent} %, and the library does not see "
-            f"{len(unseen)} of its processes"
+            f"{count} of its processes"
         )
         if held is not None:
             held.measure(uuid, percent / 100, snapshot.now_s)
@@ -209,7 +219,7 @@ class ComputeDuty(Duty):
                 if self._policy != HOLD:
                     yield about(container, RELEASE, COMPUTE, "containers are not held any more")
                 elif snapshot.silent.isdisjoint(container.quotas) and not any(
-                    snapshot.unseen_of(container, uuid) for uuid in container.quotas
+                    self._has_unseen(snapshot, container, uuid) for uuid in container.quotas
                 ):
                     yield about(container, RELEASE, COMPUTE, "the programs that the library does not see are gone")
         for id_, held in list(self._held.items()):
@@ -225,7 +235,7 @@ class ComputeDuty(Duty):
                 held.follow_pause(snapshot.now_s)
             if held.is_paused or not held.uses.keys() <= snapshot.held.keys():
                 continue
-            unseen = {uuid for uuid in held.uses if snapshot.unseen_of(current, uuid)}
+            unseen = {uuid for uuid in held.uses if self._has_unseen(snapshot, current, uuid)}
             uses = {uuid: use for uuid, use in held.uses.items() if uuid in unseen and _is_limited(current, uuid)}
             if not unseen:
                 yield from self._release(current, "the programs that the library does not see are gone")
@@ -234,6 +244,11 @@ class ComputeDuty(Duty):
             else:
                 held.uses = uses
         self.tick_s = min((self._due_s(held) for held in self._held.values()), default=None)
+
+    def _has_unseen(self, snapshot: Snapshot, container: Contained, uuid: str) -> bool:
+        """Whether a process that the library does not see is there, or was in the last second."""
+        was_there = self._gone.unseen(snapshot, container.id, uuid) > 0
+        return was_there or bool(snapshot.unseen_of(container, uuid))
 
     def _release(self, container: Contained, words: str) -> Actions:
         if (yield about(container, RELEASE, COMPUTE, words)):

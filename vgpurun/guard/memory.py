@@ -5,7 +5,7 @@ but what the driver takes for code and contexts it can count only afterwards. So
 counted may hold more, and for longer, than one with a process that the library does not see.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from vgpurun.guard.daemon import Actions, Duty
@@ -21,6 +21,8 @@ SLACK_RATIO = 0.05
 LEAST_SLACK_BYTES = 48 << 20
 # More than the driver takes by itself on any GPU for a context, or for code and stacks that kernels need.
 DRIVER_BYTES = 1 << 30
+_FORGOTTEN_S = 10.0  # after which a limit that was passed was another time
+_LOOK_STANDS_FOR_S = 0.5  # the time between two looks: what is found at one alone, has been so for as long
 
 
 class Sharing(NamedTuple):
@@ -36,30 +38,70 @@ class Sharing(NamedTuple):
     is_oversubscribed: bool
 
 
-class Over:
-    """A limit that is passed: since when, by which processes, and since when each is not seen by the library."""
+class Spell:
+    """Sums for how long something has been so, over short breaks: a look tells of a moment, and others are between."""
 
-    def __init__(self, now_s: float) -> None:
-        self._began_s = now_s
+    def __init__(self) -> None:
+        self._last_s = float("-inf")
+        self._total_s = 0.0
+
+    def note(self, now_s: float) -> None:
+        """Take that it is so now."""
+        since_s = now_s - self._last_s
+        self._total_s = self._total_s + min(since_s, _LOOK_STANDS_FOR_S) if self.is_recent(now_s) else 0.0
+        self._last_s = now_s
+
+    def is_recent(self, now_s: float) -> bool:
+        """Whether it was so of late: then it goes on."""
+        return now_s - self._last_s <= _FORGOTTEN_S
+
+    def left_s(self, grace_s: float) -> float:
+        """Return how much longer it may be so; nothing where it has been for its time of grace."""
+        return max(0.0, round(grace_s - self._total_s, 6))
+
+
+class Over:
+    """A limit that is passed: since when, by which processes, and how long containers had unseen ones meanwhile.
+
+    Their time of grace is the container's, not a process's: at each look those that pass the limit may be others.
+    """
+
+    def __init__(self) -> None:
+        self._began_s: float | None = None  # None: at the last look it was not passed
         self._since_s: dict[int, float] = {}
-        self._unseen_since_s: dict[int, float] = {}
+        self._unseen: dict[str, Spell] = {}  # by container: a process of it is not seen by the library
+        self._left_s: float | None = None
 
     def follow(self, snapshot: Snapshot, each: Sharing, grace_s: float) -> list[Contained]:
-        """Take what there is now; return the containers with a process that has been unseen for its time of grace."""
+        """Take what there is now; return the containers that have had processes unseen for the time of grace."""
+        if self._began_s is None:
+            self._began_s = snapshot.now_s
         pids = [pid for one in each.containers for pid in snapshot.pids_of(one.id, each.uuid)]
-        unseen = {one.id: snapshot.unseen_of(one, each.uuid) for one in each.containers}
-        self._since_s = _since(pids, self._since_s, snapshot.now_s)
-        all_unseen = [pid for of_one in unseen.values() for pid in of_one]
-        self._unseen_since_s = _since(all_unseen, self._unseen_since_s, snapshot.now_s)
-        due = {pid for pid, since_s in self._unseen_since_s.items() if snapshot.now_s >= since_s + grace_s}
-        return [one for one in each.containers if due.intersection(unseen[one.id])]
+        self._since_s = {pid: self._since_s.get(pid, snapshot.now_s) for pid in pids}
+        left_s = {}
+        for one in each.containers:
+            if snapshot.unseen_of(one, each.uuid):
+                spell = self._unseen.setdefault(one.id, Spell())
+                spell.note(snapshot.now_s)
+                left_s[one.id] = spell.left_s(grace_s)
+        self._left_s = min(left_s.values(), default=None)
+        return [one for one in each.containers if left_s.get(one.id) == 0]
+
+    def end(self) -> None:
+        """Take that the limit is not passed now: only what is not seen is remembered."""
+        self._began_s = None
+        self._since_s.clear()
+
+    def is_recent(self, now_s: float) -> bool:
+        """Whether something of it is to be remembered."""
+        return any(each.is_recent(now_s) for each in self._unseen.values())
 
     def steady_bytes(self, snapshot: Snapshot, each: Sharing, grace_s: float) -> int:
         """Return what is held for good, nothing before the time of grace; of a new process not what a context takes.
 
         Many processes that each make a context, and are refused it, may together hold much all the time.
         """
-        if snapshot.now_s < self._began_s + grace_s:
+        if self._began_s is None or snapshot.now_s < self._began_s + grace_s:
             return 0
         held = snapshot.held[each.uuid]
         return sum(
@@ -68,13 +110,9 @@ class Over:
             if not snapshot.is_ending(pid)
         )
 
-    def next_s(self, grace_s: float) -> float | None:
-        """Return when the first unseen process is due, or None where there is none."""
-        return min(self._unseen_since_s.values()) + grace_s if self._unseen_since_s else None
-
-
-def _since(pids: Sequence[int], before_s: Mapping[int, float], now_s: float) -> dict[int, float]:
-    return {pid: before_s.get(pid, now_s) for pid in pids}
+    def next_s(self, now_s: float) -> float | None:
+        """Return when the first container with an unseen process is due, or None where there is none."""
+        return None if self._left_s is None else now_s + self._left_s
 
 
 class MemoryDuty(Duty):
@@ -144,14 +182,15 @@ class MemoryDuty(Duty):
     def _judge(self, snapshot: Snapshot, each: Sharing, held: int) -> Actions:
         most = max(each.most_bytes, _most(self._settled.get(each.key, 0)))
         if held <= most:
-            self._over.pop(each.key, None)
+            if each.key in self._over:
+                self._over[each.key].end()
             return
-        over = self._over.setdefault(each.key, Over(snapshot.now_s))
+        over = self._over.setdefault(each.key, Over())
         offenders = over.follow(snapshot, each, self._grace_s)
         steady_bytes = over.steady_bytes(snapshot, each, self._counted_grace_s)
         is_counted_due = not each.is_oversubscribed and steady_bytes > most + DRIVER_BYTES
         if not offenders and not is_counted_due:
-            self.next_s = min(filter(None, (self.next_s, over.next_s(self._grace_s))), default=None)
+            self.next_s = min(filter(None, (self.next_s, over.next_s(snapshot.now_s))), default=None)
             return
         del self._over[each.key]
         accused = offenders or each.containers
@@ -182,7 +221,8 @@ class MemoryDuty(Duty):
                 yield about(container, THAW, MEMORY, "it is within its limits again")
 
     def _forget(self, key: str) -> None:
-        self._over.pop(key, None)
+        if key in self._over:
+            self._over[key].end()
         if key in self._settled:
             self._settle(key, None)
 
@@ -195,6 +235,7 @@ class MemoryDuty(Duty):
 
     def _drop(self, keys: set[str], snapshot: Snapshot) -> None:
         """Forget what is no more; what NVML did not tell of this time is."""
+        self._over = {key: over for key, over in self._over.items() if key in keys or over.is_recent(snapshot.now_s)}
         for key in {*self._limits, *self._settled} - keys:
             uuid = key.rpartition(" ")[2]
             if uuid in snapshot.held:

@@ -42,7 +42,7 @@ ENGINE_PATIENCE_S = 5
 _ENGINE_TAKES_S = 0.2  # mostly; a look waits no longer for its answer
 _FILE_TAKES_S = 0.5  # at most, to read a usage file: it may be on a server that does not answer
 _GPUS_EVERY_S, _ENGINE_EVERY_S, _ENGINE_AT_MOST_EVERY_S = 30.0, 60.0, 1.0
-_UTILIZATION_S, _UTILIZATION_EVERY_S = 1.0, 0.4
+_UTILIZATION_S, _UTILIZATION_EVERY_S = 1.0, 0.05
 
 
 class _Known(NamedTuple):
@@ -94,6 +94,7 @@ class GuardReader:
         """
         now_s = self._clock()
         self._counted.clear()
+        boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         held = self._read_held(now_s)
         if held is None:
             return None
@@ -116,7 +117,7 @@ class GuardReader:
                 for uuid, by_pid in held.items()}  # fmt: skip
         return Snapshot(
             now_s, self._gpus, held, self._programs, self._contained(), self._counted_by, self._read_utilization,
-            is_ending, self._is_counted_elsewhere, by_container(held, self._programs),
+            is_ending, self._is_counted_elsewhere, by_container(held, self._programs), boot_s,
         )  # fmt: skip
 
     def close(self) -> None:

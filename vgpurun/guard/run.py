@@ -1,6 +1,7 @@
 """Runs the guard: its parts put together, and the loop over time."""
 
 import os
+import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -97,7 +98,8 @@ class Running:
             now_s = clock()
             if now_s >= refresh_at_s:
                 self.look()
-                refresh_at_s = now_s + REFRESH_INTERVAL_S
+                # Not in step with anything: a program that is on the GPU between two looks would always be.
+                refresh_at_s = now_s + REFRESH_INTERVAL_S * random.uniform(0.6, 1.4)
             self._guard.tick(clock())
             refresh_at_s, next_s = self._guard.next_s(refresh_at_s)
             if ending.wait(max(next_s - clock(), _LEAST_WAIT_S)):

@@ -1,5 +1,6 @@
 """Processes and containers on the GPUs, as the guard's duties see them: plain data, and costly questions."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -9,6 +10,7 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.limits.quota import Quota
 
 Found = TypeVar("Found")
+_TICKS = os.sysconf("SC_CLK_TCK")  # in a second
 
 
 class Program(NamedTuple):
@@ -66,6 +68,11 @@ class Snapshot(NamedTuple):
     is_ending: Callable[[int], bool]
     is_counted_elsewhere: Callable[[int], bool]
     pids: Mapping[tuple[str, str], Sequence[int]]
+    boot_s: float  # CLOCK_BOOTTIME at the look
+
+    def age_s(self, pid: int) -> float:
+        """Return for how long a process has been there."""
+        return self.boot_s - self.programs[pid].started_ticks / _TICKS
 
     @property
     def silent(self) -> set[str]:

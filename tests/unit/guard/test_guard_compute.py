@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from fakes import GIB, MIB, make_gpus
-from guard_world import Fake, World
+from guard_world import Fake, Rotation, World
 
 from vgpurun.inventory import guarded
 
@@ -299,3 +299,59 @@ def test_what_is_off_is_let_be(world: Callable[..., World]) -> None:
     made.put("", GIB)
     made.run(60)
     assert made.verbs() == [] and not made.is_frozen(tenant)
+
+
+@pytest.mark.parametrize("limit", [20, 50])
+@pytest.mark.parametrize("lives_s", [0.33, 0.15, 0.6])
+def test_short_processes_one_after_the_other(world: Callable[..., World], lives_s: float, limit: int) -> None:
+    """NVML tells nothing of those that have ended: of each it says a sixth of a second, at the most."""
+    made = world()
+    tenant = made.add(limit=None, sm=limit)
+    rotation = Rotation(made, tenant, lives_s, 500 * MIB, share=1.0)
+    made.step = rotation.step
+    made.run(5, STEP_S)
+    assert made.verbs() == ["hold compute"]
+    before_s = rotation.ran_s
+    made.run(20, STEP_S)
+    assert (rotation.ran_s - before_s) / 20 <= (limit + 5) / 100 + 0.02
+
+
+def test_short_processes_that_the_library_counts_are_left_to_it(world: Callable[..., World]) -> None:
+    made = world()
+    counted = Rotation(made, made.add(limit=None, sm=20), 0.33, 500 * MIB, share=1.0, is_counted=True)
+    idle = Rotation(made, made.add("b", limit=None, sm=20), 0.33, 500 * MIB)
+
+    def step(world: World) -> None:
+        counted.step(world)
+        idle.step(world)
+
+    made.step = step
+    made.run(30, STEP_S)
+    assert made.verbs() == [], "one is within its share, and the other one is seen"
+
+
+def test_a_pause_between_short_processes_pays_for_nothing(world: Callable[..., World]) -> None:
+    """One at a time for 0.3 seconds, and then none for 1.2: what it had too much of is not forgotten meanwhile."""
+    made = world()
+    tenant = made.add(limit=None, sm=10)
+    ran_s, left_s, program = 0.0, 0.0, None
+
+    def step(world: World) -> None:
+        nonlocal ran_s, left_s, program
+        if world.is_frozen(tenant):
+            return
+        left_s -= STEP_S
+        if program is not None and left_s > 0:
+            ran_s += STEP_S
+            world.busy.setdefault(program.pid, []).append((world.now_s - STEP_S, world.now_s))
+        elif program is not None:
+            del world.programs[program.pid]
+            program, left_s = None, 1.2
+        elif left_s <= 0:
+            program, left_s = made.put(tenant, 500 * MIB, share=1.0, started_ticks=int(world.now_s * 100)), 0.3
+
+    made.step = step
+    made.run(60, STEP_S)
+    before_s = ran_s
+    made.run(60, STEP_S)
+    assert (ran_s - before_s) / 60 <= 0.15

@@ -17,7 +17,6 @@ from guard_world import Fake, World
 
 CONTEXT = 518 * MIB
 STEP_S = 0.25
-UNSEEN_S = 0.3  # in which a look may find a process in NVML's list and not yet in the usage file
 REFUSED_S = 3.0  # until a context that passes the limit has been made, measured and undone
 ENDING_S = 5.0
 
@@ -42,10 +41,9 @@ class Tenant:
     def start(self, world: World) -> None:
         """A process makes its context, whether there is room for it or not."""
         is_refused = self.room(world) < CONTEXT
-        program = world.put(self.container, CONTEXT, started_ticks=int(world.now_s * 100))
+        program = world.put(self.container, CONTEXT, is_counted=True, started_ticks=int(world.now_s * 100))
         wait_s = self.draw.random() * (REFUSED_S if is_refused else 1.0)
-        self.until[program.pid] = (world.now_s + self.draw.random() * UNSEEN_S, "seen")
-        program.share = wait_s  # until it is refused
+        self.until[program.pid] = (world.now_s + wait_s, "")
         program.command = "refused" if is_refused else "running"
 
     def step(self, world: World) -> None:
@@ -55,9 +53,6 @@ class Tenant:
                 continue
             if what == "gone":
                 del world.programs[program.pid], self.until[program.pid]
-            elif what == "seen":
-                program.is_counted = True
-                self.until[program.pid] = (world.now_s + program.share, "")
             elif program.command == "refused":
                 self.end(world, program)
             else:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes import GIB, MIB, make_gpus
-from guard_world import World
+from guard_world import Rotation, World
 
 from vgpurun.guard.memory import LEAST_SLACK_BYTES, SLACK_RATIO
 from vgpurun.inventory import guarded
@@ -357,3 +357,68 @@ def test_programs_that_are_allowed_outside(world: Callable[..., World], monkeypa
     monkeypatch.setattr("vgpurun.guard.outside.program_of", files.get)
     made.run(60)
     assert sorted(each.action.pid for each in guarded.actions()) == [other.pid, foreign.pid]
+
+
+@pytest.mark.parametrize("policy", ["kill", "freeze"])
+@pytest.mark.parametrize("lives_s", [0.05, 0.33, 0.6])
+def test_short_processes_one_after_the_other(world: Callable[..., World], policy: str, lives_s: float) -> None:
+    """None is there at two looks. The container is."""
+    made = world(memory=policy)
+    made.run(random.Random(lives_s).random())
+    tenant, beside = made.add(limit=2 * GIB), made.add("b", limit=2 * GIB)
+    rotation = Rotation(made, tenant, lives_s, 11 * GIB)
+    innocent = Rotation(made, beside, lives_s, 2 * GIB, is_counted=True)
+
+    def step(world: World) -> None:
+        rotation.step(world)
+        innocent.step(world)
+
+    made.step = step
+    made.run(22)
+    assert made.verbs() == [f"{policy} memory"]
+    stopped = made.is_killed if policy == "kill" else made.is_frozen
+    assert stopped(tenant) and not stopped(beside)
+    if policy == "kill":
+        assert rotation.had_s <= 1.0
+
+
+def test_many_small_short_processes(world: Callable[..., World]) -> None:
+    """Each holds no more than a context."""
+    made = world(memory="kill")
+    tenant = made.add(limit=2 * GIB)
+    rotations = [Rotation(made, tenant, 0.25 + number / 100, 500 * MIB) for number in range(16)]
+
+    def step(world: World) -> None:
+        for each in rotations:
+            each.step(world)
+
+    made.step = step
+    made.run(2)
+    assert made.verbs() == ["kill memory"]
+
+
+def test_two_moments_are_no_time(world: Callable[..., World]) -> None:
+    """A limit that is passed at one look, and long after that at another, is not passed for the time of grace."""
+    made = world(memory="kill")
+    tenant = made.add()
+    for _ in range(10):
+        program = made.put(tenant, 2 * GIB)
+        made.run(0.3)
+        del made.programs[program.pid]
+        made.run(11)
+    assert made.verbs() == []
+
+
+def test_bursts_between_which_it_is_within_its_limit(world: Callable[..., World]) -> None:
+    made = world(memory="kill")
+    tenant = made.add()
+    draw = random.Random(4)
+    bursts = 0
+    while not made.verbs():
+        program = made.put(tenant, 2 * GIB)
+        made.run(0.3)
+        del made.programs[program.pid]
+        made.run(0.5 + draw.random())
+        bursts += 1
+        assert bursts < 10
+    assert made.verbs() == ["kill memory"]
