@@ -172,7 +172,7 @@ def test_processes_of_different_pid_namespaces_share_the_limit(sandbox: Sandbox)
 
 @pytest.mark.parametrize("children", [0, 40])
 def test_a_start_reads_the_slots_of_others_a_few_times(sandbox: Sandbox, children: int) -> None:
-    """What it reads of them does not depend on how many processes NVML lists beside it."""
+    """The reading of them does not depend on how many processes NVML lists beside it."""
     machine = sandbox.folder / "sim.yaml"
     machine.write_text(machine.read_text().replace("8192", "65536"))
 

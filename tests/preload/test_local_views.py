@@ -105,7 +105,7 @@ def test_a_program_counts_the_gpus_that_it_was_granted(host: Host) -> None:
 
 @pytest.mark.parametrize("step_bytes", [100 * MIB, 4096, 3 * MIB + 7])
 def test_the_line_about_a_refusal_adds_up(host: Host, start: Callable[..., Program], step_bytes: int) -> None:
-    """What it names as asked for and in use is more than the limit, whatever was rounded."""
+    """The bytes asked for and in use that it names are more than the limit, whatever was rounded."""
     host.vgpurun("slice", "create", "team", *SIM, "--mem", "1023m", "--gpus", "device=0")
     assert start("--slice", "team").asks("alloc 300") == "held"
 

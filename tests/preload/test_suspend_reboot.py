@@ -1,4 +1,4 @@
-"""What was suspended before a reboot is brought back after it: clocks and process numbers have begun anew."""
+"""Programs suspended before a reboot are brought back after it: clocks and process numbers have begun anew."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_the_readme_is_short_and_has_its_pictures() -> None:
 
 
 def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
-    """Of kernels of 50 µs to 5 ms and graphs, on the GPU that the page names."""
+    """The claims about kernels of 50 µs to 5 ms and graphs, on the GPU that the page names."""
     text = (CHECKOUT / "README.md").read_text()
     with (CHECKOUT / "docs" / "compute.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["library"] == "main" and row["case"] in _PLAIN]

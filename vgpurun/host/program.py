@@ -1,4 +1,4 @@
-"""What a program's file tells of the library: whether the loader will bring it in, and whether the program starts then.
+"""Reads of a program's file whether the loader will bring it in, and whether the program starts then.
 
 Neither is seen from outside once the program runs: its memory is its user's alone, and it may have ended by then.
 """

@@ -31,7 +31,7 @@ _POLL_S = 0.05
 
 
 class Request(NamedTuple):
-    """What is asked for: one of SUSPEND and RESUME, and how the suspension is to be."""
+    """A wish: one of SUSPEND and RESUME, and how the suspension is to be."""
 
     verb: str
     token: str

@@ -54,7 +54,7 @@ static bool is_instance(const struct device *device) {
   return strncmp(device->uuid, "MIG-", strlen("MIG-")) == 0;
 }
 
-/* What the variables say is the program's to have: on the device, since its share may have the host serve. */
+/* A variable's limit is the program's to have: on the device, since its share may have the host serve. */
 static void limit_program(const struct device *device) {
   struct limits limits = limits_from_environment(LIMITS_EVERY_DEVICE, device->total_bytes);
   limits.memory_bytes = limits.virtual_bytes;

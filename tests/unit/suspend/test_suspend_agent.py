@@ -291,7 +291,7 @@ def test_a_local_process_that_idles_is_told_to_end(
 def test_no_process_that_has_the_number_by_now_is_ended(
     tmp_path: Path, sleepers: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
-    """What idles is: it goes on without the command that started it."""
+    """The idle program goes on without the command that started it."""
     stranger, left = sleepers(), sleepers()
     before = identity(stranger)._replace(started_ticks=identity(stranger).started_ticks - 100)
     agent._stop(local(tmp_path / "state", stranger.pid, [before, identity(left)]), [])
