@@ -1,4 +1,4 @@
-"""The file of a program, and what it tells of the library: by programs that are made here, and by this machine's own."""
+"""The file of a program tells of the library: programs that are made here, and this machine's own."""
 
 from __future__ import annotations
 
