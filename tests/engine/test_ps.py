@@ -91,7 +91,7 @@ def test_dockers_options_of_inspect_and_top(vgpurun: Cli, holder: str) -> None:
     vgpurun.environment["PATH"] = f"{Path(docker_command()).parent}:{os.environ['PATH']}"
     assert vgpurun("inspect", "-f", "{{.State.Status}} {{.Name}}", "holder").stdout == "running /holder\n"
     assert json.loads(vgpurun("inspect", "--size", "holder").stdout)[0]["SizeRootFs"] > 0
-    assert vgpurun("inspect", "--type", "image", "holder").exit_code == 125
+    assert vgpurun("inspect", "--type", "image", "holder").exit_code == 1
     assert vgpurun("inspect", "-f", "{{.Id}}", "nobody").exit_code == 1
     assert "gpu.py hold" in vgpurun("top", "holder").stdout
     assert vgpurun("top", "holder", "-o", "pid,comm").stdout.split()[:3] == ["PID", "COMMAND", *vgpurun(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vgpurun.errors import OptionError
+from vgpurun.errors import CommandLineError, OptionError
 from vgpurun.host.gpu_names import match_gpu
 from vgpurun.inventory import guarded
 from vgpurun.limits.quota import Quota, show_range, show_size
@@ -38,11 +38,13 @@ def parse_filters(texts: Sequence[str]) -> list[Callable[["Tenant"], bool]]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or key not in _TESTS:
-            raise OptionError(f"--filter '{text}' is not KEY=VALUE with a KEY of {', '.join(_TESTS)}")
+            raise (CommandLineError if equals else OptionError)(
+                f"--filter '{text}' is not KEY=VALUE with a KEY of {', '.join(_TESTS)}"
+            )
         if key == "status" and value not in _STATES:
-            raise OptionError(f"--filter '{text}': no such status; use one of {', '.join(_STATES)}")
+            raise CommandLineError(f"--filter '{text}': no such status; use one of {', '.join(_STATES)}")
         if key == "exited" and not re.fullmatch(r"(?a)[0-9]+", value):
-            raise OptionError(f"--filter '{text}': an exit code is a number")
+            raise CommandLineError(f"--filter '{text}': an exit code is a number")
         by_key.setdefault(key, []).append(value)
     return [_any_of(_TESTS[key], values) for key, values in by_key.items()]
 
@@ -55,7 +57,7 @@ def _has_name(tenant: "Tenant", value: str) -> bool:
     try:
         return re.search(value, tenant.name) is not None  # docker takes it as a pattern too
     except re.error:
-        raise OptionError(f"--filter 'name={value}' is not a regular expression") from None
+        raise CommandLineError(f"--filter 'name={value}' is not a regular expression") from None
 
 
 def _has_gpu(tenant: "Tenant", value: str) -> bool:

@@ -8,7 +8,7 @@ import click
 
 from vgpurun.cli.common import ContainerName, EngineCommand, host_driver_option, option
 from vgpurun.console.messages import say, warn
-from vgpurun.errors import OptionError
+from vgpurun.errors import CommandLineError
 from vgpurun.host.visible import gpus_if_any
 
 _GROUP, _OF_DOCKER = "Display", "As docker has them"
@@ -30,7 +30,7 @@ def inspect(
     from vgpurun.engine.containers import ContainerEngine, each_of
 
     if kind not in (None, "container"):
-        raise OptionError(f"--type {kind}: vgpurun has containers alone; use docker inspect")
+        raise CommandLineError(f"--type {kind}: vgpurun has containers alone; use docker inspect")
     engine = ContainerEngine.connect()
     if template is not None or size:
         from vgpurun.cli.commands.docker_verbs import handed_over

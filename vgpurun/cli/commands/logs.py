@@ -7,7 +7,7 @@ import click
 
 from vgpurun.cli.common import ContainerName, EngineCommand, option
 from vgpurun.console.signals import Signals
-from vgpurun.errors import OptionError
+from vgpurun.errors import CommandLineError, OptionError
 
 _GROUP = "Output"
 
@@ -40,15 +40,14 @@ def logs(
     """Show what a container has written to its standard output and error, each to the same of this command."""
     from vgpurun.console.streams import copy_output
     from vgpurun.engine.containers import ContainerEngine, LogOptions
-    from vgpurun.util.times import parse_moment
 
     if not re.fullmatch(r"all|-?[0-9]+", tail, re.ASCII):
-        raise OptionError(f"--tail '{tail}' is neither a number of lines nor 'all'")
+        raise CommandLineError(f"--tail '{tail}' is neither a number of lines nor 'all'")
     options = LogOptions(
         follow=follow,
         tail="all" if tail.startswith("-") else tail,
-        since_s=None if since is None else parse_moment(since, "--since"),
-        until_s=None if until is None else parse_moment(until, "--until"),
+        since_s=None if since is None else _moment(since, "--since"),
+        until_s=None if until is None else _moment(until, "--until"),
         timestamps=timestamps,
         details=details,
     )
@@ -57,3 +56,12 @@ def logs(
     signals.take()
     with suppress(BrokenPipeError):
         copy_output(engine.logs(described["Id"], options), is_terminal=bool(described["Config"].get("Tty")))
+
+
+def _moment(text: str, option: str) -> float:
+    from vgpurun.util.times import parse_moment
+
+    try:
+        return parse_moment(text, option)
+    except OptionError as error:
+        raise CommandLineError(str(error)) from None

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vgpurun.errors import OptionError
+from vgpurun.errors import CommandLineError
 
 _ACTION = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}")
 _FIELD = re.compile(r"(?:(json|upper|lower)\s+)?\.([A-Za-z]*)(?:\s+\"([^\"]*)\")?")
@@ -40,18 +40,18 @@ class Template:
         self._text = re.sub(r"\\[tn\\]", lambda match: _ESCAPES[match.group()], text)
         self._actions = [self._parse(action) for action in _ACTION.findall(self._text)]
         if "{{" in _ACTION.sub("", self._text):
-            raise OptionError(f"--format '{text}': a {{{{ has no }}}}")
+            raise CommandLineError(f"--format '{text}': a {{{{ has no }}}}")
 
     def _parse(self, action: str) -> tuple[str, str, str]:
         match = _FIELD.fullmatch(action)
         function, field, key = match.groups(default="") if match else ("", "", "")
         if match is None or (key and field != _LABEL) or (not field and function != "json"):
-            raise OptionError(
+            raise CommandLineError(
                 f"--format '{{{{{action}}}}}' is more than vgpurun reads of Go's templates: {{{{.FIELD}}}}, "
                 '{{json .}}, {{json .FIELD}}, {{upper .FIELD}}, {{lower .FIELD}} and {{.Label "KEY"}}'
             )
         if field and field not in (*self._fields, _LABEL):
-            raise OptionError(f"--format: there is no field .{field}; there are {', '.join(self._fields)}")
+            raise CommandLineError(f"--format: there is no field .{field}; there are {', '.join(self._fields)}")
         return function, field, key
 
     def render(self, record: Mapping[str, Any]) -> str:
