@@ -56,11 +56,7 @@ def replace_nofollow(path: Path, content: bytes, is_flushed: bool = True) -> Non
 def opened_folder(path: Path) -> Iterator[int]:
     """Yield a folder for `dir_fd`. Raises OSError as open_nofollow()."""
     try:
-        around = _walk(os.path.join(os.getcwd(), path.parent))  # noqa: PTH109, PTH118
-        try:
-            folder = os.open(path.name or ".", _FOLDER, dir_fd=around)
-        finally:
-            os.close(around)
+        folder = _open(path if path.is_absolute() else Path.cwd() / path)
     except OSError as error:
         error.filename = str(path)
         raise
@@ -68,6 +64,22 @@ def opened_folder(path: Path) -> Iterator[int]:
         yield folder
     finally:
         os.close(folder)
+
+
+def _open(path: Path) -> int:
+    """Walk only where a link is on the way: a folder that the kernel has at this very path was reached by none.
+
+    A launch that looks at 300 others would take 7 ms longer.
+    """
+    folder = os.open(path, _FOLDER)
+    if os.readlink(f"/proc/self/fd/{folder}") == str(path):  # noqa: PTH115
+        return folder
+    os.close(folder)
+    around = _walk(str(path.parent))
+    try:
+        return os.open(path.name or ".", _FOLDER, dir_fd=around)
+    finally:
+        os.close(around)
 
 
 def _walk(path: str) -> int:
