@@ -158,7 +158,7 @@ static const char *lacks(spank_t spank) {
 /* Has Apptainer bring the slice's files into its containers. The lines for that in apptainer.conf it leaves out with
  * --contain. False where the variable cannot be set. */
 static bool bind_in_apptainer(spank_t spank) {
-  static const char name[] = "APPTAINER_BIND", ours[] = VGPU_CONTAINER_DIR ",/etc/ld.so.preload";
+  static const char name[] = "APPTAINER_BIND", ours[] = VGPU_CONTAINER_DIR ",/etc/ld.so.preload,/etc/ld-nix.so.preload";
   char own[16384], all[sizeof ours + sizeof own];
   spank_err_t found = spank_getenv(spank, name, own, sizeof own);
   if (found == ESPANK_SUCCESS && strstr(own, ours)) /* a step has what its job's script had */

@@ -104,7 +104,8 @@ static inline bool slice_is_entered(const struct slice *slice) {
 }
 
 /* Gives this process mounts of its own, with the slice's files where a container has them. Mounts that the host makes
- * later still comes, and nothing of these goes back to it. False with errno. */
+ * later still comes, and nothing of these goes back to it. False with errno. The file of Nix's loader has no place yet
+ * where an older vgpurun has prepared the job. */
 static inline bool slice_enter(const struct slice *slice) {
   if (slice_is_entered(slice))
     return true;
@@ -114,7 +115,8 @@ static inline bool slice_enter(const struct slice *slice) {
          slice_put(slice, "run/usage", VGPU_CONTAINER_USAGE, false) &&
          slice_put(slice, "slurm/turns", VGPU_CONTAINER_TURNS, false) &&
          put(VGPU_LOCK_DIR, VGPU_CONTAINER_TENANTS, true) &&
-         slice_put(slice, "etc/ld.so.preload", "/etc/ld.so.preload", true);
+         slice_put(slice, "etc/ld.so.preload", "/etc/ld.so.preload", true) &&
+         (slice_put(slice, "etc/ld.so.preload", "/etc/ld-nix.so.preload", true) || errno == ENOENT);
 }
 
 #endif

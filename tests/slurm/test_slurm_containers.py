@@ -124,7 +124,7 @@ def with_apptainer(clusters: dict[str, Cluster]) -> Iterator[Cluster]:
 
 def test_apptainers_containers_are_in_the_share_of_their_job(with_apptainer: Cluster) -> None:
     """The last one starts without the variable that the plugin sets, by the lines that docs/slurm.md has."""
-    lines = "bind path = /.vgpurun\\nbind path = /etc/ld.so.preload\\n"
+    lines = "bind path = /.vgpurun\\nbind path = /etc/ld.so.preload\\nbind path = /etc/ld-nix.so.preload\\n"
     inside = f"env -i LD_LIBRARY_PATH=/.singularity.d/libs PYTHONPATH={CHECKOUT}/tests {ALLOCATES} 1500 1700"
     run = f"apptainer exec --nv --bind {CHECKOUT}"
     tries = [
@@ -159,7 +159,7 @@ def test_containers_by_the_mounts_that_the_page_has_for_enroot(unpacked_by_alice
     """Nothing is said of enroot itself, which cannot be had here: of the lines, in the order that it documents."""
     page = (CHECKOUT / "docs" / "slurm.md").read_text()
     lines = re.findall(r"(?m)^ +(/\S+ +/\S+ +none x-create=\S+)$", page)
-    assert len(lines) == 2
+    assert len(lines) == 3
     lines += [
         f"{each} {each} none x-create=dir,rbind" for each in ("/proc", "/dev", CHECKOUT)
     ]  # of enroot, of the user

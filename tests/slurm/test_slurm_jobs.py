@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from escapes import by_nix_loader
 from slurm_cluster import PROGRAM, Cluster
 from support import CHECKOUT
 
@@ -26,6 +27,11 @@ def inspect(cluster: Cluster, node: str, job: str) -> dict[str, Any]:
 def test_a_job_is_held_to_its_shards_also_without_an_environment(cluster: Cluster) -> None:
     script = f"{ALLOCATES_OF_TWO}; {WITHOUT_ENVIRONMENT} {ALLOCATES_OF_TWO}"
     assert cluster.ask(f"srun --gres=shard:2 bash -c '{script}'") == 2 * TWO_SHARDS
+
+
+def test_a_program_with_nix_s_loader_is_held_to_its_shards(cluster: Cluster) -> None:
+    _, _, script, *_ = by_nix_loader()
+    assert cluster.ask(f"srun --gres=shard:2 bash -c '{script}' bash {ALLOCATES_OF_TWO}") == TWO_SHARDS
 
 
 def test_a_batch_job_and_its_steps_have_one_share(cluster: Cluster) -> None:

@@ -22,6 +22,7 @@ from vgpurun.host.visible import visible_gpus
 from vgpurun.limits import usage_file
 from vgpurun.limits.model import DeviceQuota, quotas_to_json
 from vgpurun.limits.usage_file import DeviceReading
+from vgpurun.options.mount_targets import PRELOAD_FILES
 from vgpurun.slices import store
 from vgpurun.slices.files import slice_files
 from vgpurun.slices.store import Slice
@@ -34,7 +35,7 @@ from vgpurun.util import users
 from vgpurun.util.atomic_file import atomic_file
 
 PREFIX = "slurm-"
-PRELOAD_FILE = Path("/etc/ld.so.preload")
+_PRELOAD_FILES = tuple(map(Path, PRELOAD_FILES))
 CONTAINER_FOLDER = Path("/.vgpurun")
 
 
@@ -119,8 +120,9 @@ def _make(job: Job, quotas: Sequence[DeviceQuota], driver: str, gpus: Sequence[G
     library.check_host(libvgpu)
     make_mount_points()
     files = slice_files(quotas, driver, gpus, lambda _: None)
-    with suppress(FileNotFoundError):  # what the host preloads everywhere stays preloaded
-        files["etc/ld.so.preload"] += PRELOAD_FILE.read_bytes()
+    for file in _PRELOAD_FILES:
+        with suppress(FileNotFoundError):  # what the host preloads everywhere stays preloaded
+            files["etc/ld.so.preload"] += file.read_bytes()
     files["slurm/job"] = job.record(quotas).encode()
     place = store.slices_folder() / job.slice_name
     links = {"slurm/library": str(libvgpu.path), "slurm/turns": str(tenants.turns_file(place))}
@@ -134,7 +136,7 @@ def make_mount_points() -> None:
         for folder in ("etc", "run", "tenants"):
             state.make_readable(CONTAINER_FOLDER / folder)
         files = ("libvgpu.so", "run/usage", "run/turns")
-        for file in (*(CONTAINER_FOLDER / name for name in files), PRELOAD_FILE):
+        for file in (*(CONTAINER_FOLDER / name for name in files), *_PRELOAD_FILES):
             if not file.exists():
                 file.touch(0o644)
                 file.chmod(0o644)
