@@ -339,7 +339,7 @@ def warnings_of_program(
     if doubts.without and not (holds_memory and all(each.sm_percent is None for each in quotas)):
         yield (
             f"{doubts.without}: libvgpu.so is not loaded into it, and no {'compute ' * is_driver_held}limit holds for "
-            "it; link it dynamically with glibc, or have `vgpurun guard` or --enforce driver hold it"
+            "it, only for what it starts by glibc's loader; `vgpurun guard` and --enforce driver hold any program"
         )
     if doubts.refuses and "verify_asan_link_order" not in given.get("ASAN_OPTIONS", ""):
         yield f"{doubts.refuses}; with -e ASAN_OPTIONS=verify_asan_link_order=0 it starts"

@@ -17,8 +17,9 @@ from vgpurun.cli.commands.smi import of_chosen_gpus
 from vgpurun.engine.image_libc import Libc
 from vgpurun.errors import GpuError, LimitError, OptionError
 from vgpurun.host.drivers import DriverPlan, EngineFacts, plan_driver
+from vgpurun.host.program import Doubts
 from vgpurun.launch.describe import to_yaml
-from vgpurun.launch.plan import LaunchPlan, plan_launch, plan_process
+from vgpurun.launch.plan import LaunchPlan, plan_launch, plan_process, warnings_of_program
 from vgpurun.limits.model import Limits, quotas_from_json
 from vgpurun.limits.quota import Quota
 from vgpurun.options import ContainerOptions, Mount, Volume
@@ -270,6 +271,29 @@ def test_a_mount_over_what_limits_the_container_is_refused(target: str) -> None:
         plan(volumes=(Volume("/data", target),))
     with pytest.raises(OptionError, match="limits the container"):
         plan(mounts=(Mount("/data", target),))
+
+
+@pytest.mark.parametrize(
+    ("quota", "is_driver_held", "words"),
+    [
+        (Quota(GIB), False, "no limit holds"),
+        (Quota(None, 50), False, "no limit holds"),
+        (Quota(GIB, 50), True, "no compute limit holds"),
+        (Quota(GIB), True, ""),
+        (Quota(), False, ""),
+    ],
+)
+def test_which_limits_do_not_hold_without_the_library(quota: Quota, is_driver_held: bool, words: str) -> None:
+    said = list(warnings_of_program(Doubts("/p is linked statically"), [quota], is_driver_held, {}))
+    assert [f"not loaded into it, and {words} for it" in each for each in said] == [True] * bool(words)
+    assert not list(warnings_of_program(Doubts(), [quota], is_driver_held, {}))
+
+
+def test_a_program_that_does_not_start_is_told_its_way_out() -> None:
+    doubts = Doubts(refuses="/p is built with AddressSanitizer")
+    (said,) = warnings_of_program(doubts, [Quota(GIB)], False, {"ASAN_OPTIONS": "verbosity=1"})
+    assert said.endswith("with -e ASAN_OPTIONS=verify_asan_link_order=0 it starts")
+    assert not list(warnings_of_program(doubts, [Quota(GIB)], False, {"ASAN_OPTIONS": "verify_asan_link_order=0"}))
 
 
 def test_in_a_folder_of_the_users_only_what_is_there_is_mounted_over() -> None:
