@@ -6,6 +6,7 @@ freeze still run, and are made up for in the same way.
 """
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -34,10 +35,10 @@ _FROZEN_RATE = 0.05  # the least part of a window thawed from which a rate can b
 class Use:
     """A container's use of one GPU's time, and its limit there."""
 
-    def __init__(self, limit: float, measured_s: float) -> None:
+    def __init__(self, limit: float, measured_s: float, balance_s: float = 0.0) -> None:
         self.limit = limit
         self.measured_s = measured_s
-        self.balance_s = 0.0
+        self.balance_s = balance_s
         self.rate = 1.0  # of the GPU's time that it uses while it is thawed
 
     def measure(self, share: float, limit: float, thawed_ratio: float, now_s: float) -> None:
@@ -49,6 +50,10 @@ class Use:
         if thawed_ratio >= _FROZEN_RATE:
             self.rate = min(max(share / thawed_ratio, limit), 1.0)
 
+    def balance_at_s(self, now_s: float) -> float:
+        """Return what it still has too much when it has used nothing since it was measured."""
+        return min(0.0, self.balance_s + self.limit * (now_s - self.measured_s))
+
     def next_on_s(self, period_s: float) -> float:
         """Return for how long of the next period the container may run."""
         return period_s * (self.limit + self.balance_s / _REPAID_IN_S) / self.rate
@@ -57,8 +62,10 @@ class Use:
 class Held:
     """A container that is held to its share, and how far it has been thawed of late."""
 
-    def __init__(self, container: Contained, now_s: float) -> None:
+    def __init__(self, container: Contained, now_s: float, before: Mapping[str, Use] = {}) -> None:
+        """`before` is what it had when it was let go the last time."""
         self.container = container
+        self._before = before
         self.uses: dict[str, Use] = {}  # by the UUIDs of the GPUs on which it has to be held
         self.within_since_s = now_s
         self.is_thawed = True
@@ -70,7 +77,10 @@ class Held:
     def measure(self, uuid: str, share: float, now_s: float) -> None:
         """Take what NVML says of the last second on one GPU."""
         limit = (self.container.quotas[uuid].sm_percent or 100) / 100
-        use = self.uses.setdefault(uuid, Use(limit, now_s - WINDOW_S))
+        use = self.uses.get(uuid)
+        if use is None:
+            balance_s = self._before[uuid].balance_at_s(now_s) if uuid in self._before else 0.0
+            use = self.uses[uuid] = Use(limit, now_s - WINDOW_S, balance_s)
         use.measure(share, limit, self._thawed_ratio(now_s), now_s)
         if share > limit or not self.is_let_run():
             self.within_since_s = now_s
@@ -142,6 +152,7 @@ class ComputeDuty(Duty):
         self._held: dict[str, Held] = {}
         self._measured_s: dict[str, float] = {}
         self._gone = Ended()
+        self._let_go: dict[tuple[str, str], Mapping[str, Use]] = {}  # by container and run
         done = [*(each.action for each in guarded.actions()), *state.pending.values()]
         self._warned = {(each.container, each.run) for each in done if (each.verb, each.cause) == (WARN, COMPUTE)}
 
@@ -158,7 +169,7 @@ class ComputeDuty(Duty):
             is_held = any(gpu.uuid in held.uses for held in self._held.values())
             is_due = snapshot.now_s >= self._measured_s.get(gpu.uuid, 0) + WINDOW_S
             if are_short_lived:
-                self.next_s = snapshot.now_s + LOOK_AGAIN_S
+                self.next_s = snapshot.now_s + LOOK_AGAIN_S * random.uniform(0.5, 1.5)  # in step with none
             if not (are_short_lived or is_held or is_due):
                 continue
             self._measured_s[gpu.uuid] = snapshot.now_s
@@ -169,6 +180,10 @@ class ComputeDuty(Duty):
                 percent += self._gone.percent(snapshot, container.id, gpu.uuid)
                 yield from self._judge(snapshot, container, gpu.uuid, gpu.number, min(percent, 100.0), utilization)
         self._gone.drop(snapshot)
+        self._let_go = {
+            key: uses for key, uses in self._let_go.items()
+            if any(use.balance_at_s(snapshot.now_s) < 0 for use in uses.values())
+        }  # fmt: skip
 
     def _judge(self, snapshot: Snapshot, container: Contained, uuid: str, number: str, percent: float,
                utilization: Any) -> Actions:  # fmt: skip
@@ -203,7 +218,8 @@ class ComputeDuty(Duty):
             self._begin(container, uuid, snapshot.now_s, percent)
 
     def _begin(self, container: Contained, uuid: str, now_s: float, percent: float) -> None:
-        held = self._held[container.id] = Held(container, now_s)
+        before = self._let_go.pop((container.id, container.run), {})
+        held = self._held[container.id] = Held(container, now_s, before)
         held.is_thawed = not container.cgroup.is_frozen()
         held.changes = [(now_s - WINDOW_S, held.is_thawed)]
         held.measure(uuid, percent / 100, now_s)
@@ -246,13 +262,12 @@ class ComputeDuty(Duty):
         self.tick_s = min((self._due_s(held) for held in self._held.values()), default=None)
 
     def _has_unseen(self, snapshot: Snapshot, container: Contained, uuid: str) -> bool:
-        """Whether a process that the library does not see is there, or was in the last second."""
-        was_there = self._gone.unseen(snapshot, container.id, uuid) > 0
-        return was_there or bool(snapshot.unseen_of(container, uuid))
+        """Whether a process that the library does not see is there, or is to be expected."""
+        return bool(snapshot.unseen_of(container, uuid)) or self._gone.are_short_lived(snapshot, container, uuid)
 
     def _release(self, container: Contained, words: str) -> Actions:
         if (yield about(container, RELEASE, COMPUTE, words)):
-            del self._held[container.id]
+            self._let_go[container.id, container.run] = self._held.pop(container.id).uses
 
     def tick(self, now_s: float) -> None:
         """Freeze and thaw what is held, each at its time. Raises CgroupError, after all had their turn."""

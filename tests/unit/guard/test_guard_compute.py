@@ -302,9 +302,12 @@ def test_what_is_off_is_let_be(world: Callable[..., World]) -> None:
 
 
 @pytest.mark.parametrize("limit", [20, 50])
-@pytest.mark.parametrize("lives_s", [0.33, 0.15, 0.6])
-def test_short_processes_one_after_the_other(world: Callable[..., World], lives_s: float, limit: int) -> None:
-    """NVML tells nothing of those that have ended: of each it says a sixth of a second, at the most."""
+@pytest.mark.parametrize(("lives_s", "more"), [(0.33, 0.07), (0.15, 0.12), (0.6, 0.07)])
+def test_short_processes_one_after_the_other(
+    world: Callable[..., World], lives_s: float, more: float, limit: int
+) -> None:
+    """NVML tells nothing of those that have ended. What each uses after the last look at it is estimated."""
+    random.seed(lives_s)
     made = world()
     tenant = made.add(limit=None, sm=limit)
     rotation = Rotation(made, tenant, lives_s, 500 * MIB, share=1.0)
@@ -313,7 +316,7 @@ def test_short_processes_one_after_the_other(world: Callable[..., World], lives_
     assert made.verbs() == ["hold compute"]
     before_s = rotation.ran_s
     made.run(20, STEP_S)
-    assert (rotation.ran_s - before_s) / 20 <= (limit + 5) / 100 + 0.02
+    assert (rotation.ran_s - before_s) / 20 <= limit / 100 + more
 
 
 def test_short_processes_that_the_library_counts_are_left_to_it(world: Callable[..., World]) -> None:
@@ -331,22 +334,24 @@ def test_short_processes_that_the_library_counts_are_left_to_it(world: Callable[
 
 
 def test_a_pause_between_short_processes_pays_for_nothing(world: Callable[..., World]) -> None:
-    """One at a time for 0.3 seconds, and then none for 1.2: what it had too much of is not forgotten meanwhile."""
+    """One at a time for 0.3 seconds, and then none for 1.13: what it had too much of is not forgotten meanwhile."""
+    random.seed(3)
     made = world()
     tenant = made.add(limit=None, sm=10)
-    ran_s, left_s, program = 0.0, 0.0, None
+    ran_s, left_s, last_s, program = 0.0, 0.0, made.now_s, None
 
     def step(world: World) -> None:
-        nonlocal ran_s, left_s, program
+        nonlocal ran_s, left_s, last_s, program
+        span_s, last_s = world.now_s - last_s, world.now_s
         if world.is_frozen(tenant):
             return
-        left_s -= STEP_S
+        left_s -= span_s
         if program is not None and left_s > 0:
-            ran_s += STEP_S
-            world.busy.setdefault(program.pid, []).append((world.now_s - STEP_S, world.now_s))
+            ran_s += span_s
+            world.busy.setdefault(program.pid, []).append((world.now_s - span_s, world.now_s))
         elif program is not None:
             del world.programs[program.pid]
-            program, left_s = None, 1.2
+            program, left_s = None, 1.13
         elif left_s <= 0:
             program, left_s = made.put(tenant, 500 * MIB, share=1.0, started_ticks=int(world.now_s * 100)), 0.3
 
@@ -354,4 +359,5 @@ def test_a_pause_between_short_processes_pays_for_nothing(world: Callable[..., W
     made.run(60, STEP_S)
     before_s = ran_s
     made.run(60, STEP_S)
-    assert (ran_s - before_s) / 60 <= 0.15
+    assert (ran_s - before_s) / 60 <= 0.13
+    assert len(made.verbs()) <= 6, "it is not let go in each pause"
