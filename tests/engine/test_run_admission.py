@@ -203,7 +203,7 @@ def test_a_launch_killed_at_any_moment_leaves_nothing_after_prune(
     one_gpu: Cli, debian: str, docker_host: str, tmp_path: Path, request_path: str, is_answered: bool
 ) -> None:
     """A container that was started runs on, as with docker run, and is no half-made one."""
-    assert one_gpu.run("--mem", "1g", debian, "true").exit_code == 0  # the image has been looked at
+    assert one_gpu.run("--mem", "1g", debian, "sleep", "0").exit_code == 0  # the image and program have been looked at
     with held_up(docker_host, tmp_path, request_path, is_answered) as (address, held):
         command = ("run", *one_gpu.driver, "--rm", "--mem", "8g", debian, "sleep", "300")
         with by_way_of(one_gpu, address).started(*command) as process:
