@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from support import CHECKOUT, python_of, unavailable
-from support.suspension import PATTERNS, SIM, Host, Program
+from support.suspension import PATTERNS, SIM, Guard, Host, Program
 from vgpurun.limits.usage_file import read_usage
 from vgpurun.storage import state
 from vgpurun.util.process_identity import identify
@@ -123,6 +124,24 @@ def test_a_stranger_that_maps_the_limits_is_neither_suspended_nor_in_the_way(sha
         assert moved.returncode == 0, moved.stderr
         assert shared.state_of(stranger) == "RUNNING" and program.asks("check") == "right 4"
     program.end()
+
+
+def test_an_owner_who_holds_his_own_lock_holds_up_nobody_elses_programs(host: Host, guard: Guard) -> None:
+    """The guard looks after those of all users, in one thread."""
+    mine, his = (Program(host, "--mem", "600m", "--gpus", f"device={gpu}") for gpu in (0, 1))
+    for each in (mine, his):
+        assert each.suspend().returncode == 0
+    with (his.folder / "changing").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        his.tell("check")
+        time.sleep(1)
+        began = time.monotonic()
+        assert mine.asks("check") == "right 4"
+        assert time.monotonic() - began < 30, guard.said.read_text()
+        assert his.is_silent(0.5)
+    assert his.hears() == "right 4"
+    for each in (mine, his):
+        each.end()
 
 
 def alive_to(user: int, folder: Path) -> bool:

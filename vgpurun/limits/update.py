@@ -4,6 +4,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,7 +22,7 @@ from vgpurun.storage.state import CHANGING
 from vgpurun.util.locking import lock_in_time, open_lock
 from vgpurun.util.nofollow import open_nofollow, opened_folder
 
-_PATIENCE_S = 60.0  # a start on a busy engine takes its time
+_PATIENCE_S = ContextVar("patience_s", default=60.0)  # a start on a busy engine takes its time
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,19 @@ def set_paused(container: Limited, paused: bool) -> None:
 
 
 @contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """Let this thread wait no longer than that for whoever changes limits: the owner of a folder may hold its lock.
+
+    So a daemon that looks after all users' containers is held up by none of them.
+    """
+    before = _PATIENCE_S.set(seconds)
+    try:
+        yield
+    finally:
+        _PATIENCE_S.reset(before)
+
+
+@contextmanager
 def changing(container: Limited) -> Iterator[None]:
     """Keep the limits of a container as they are but for what is done in here. Raises StateError.
 
@@ -170,7 +184,7 @@ def changing(container: Limited) -> Iterator[None]:
 def _locked(folder: Path, kind: int, name: str) -> Iterator[None]:
     lock = _open_lock(folder)
     try:
-        if not lock_in_time(lock, kind, _PATIENCE_S):
+        if not lock_in_time(lock, kind, _PATIENCE_S.get()):
             raise StateError(f"the limits of {name} are being changed by another command; try again")
         yield
     finally:

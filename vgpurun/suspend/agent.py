@@ -24,7 +24,7 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.idle import IdlePolicy, read_idle
 from vgpurun.limits.quota import Quota
-from vgpurun.limits.update import is_being_changed
+from vgpurun.limits.update import is_being_changed, patience
 from vgpurun.storage import holders, state
 from vgpurun.storage.unchanged import Unchanged
 from vgpurun.suspend import record, requests
@@ -32,7 +32,7 @@ from vgpurun.suspend.processes import belongs_to, find
 from vgpurun.suspend.record import Phase, Record
 from vgpurun.suspend.requests import Request
 from vgpurun.suspend.resuming import bring_back
-from vgpurun.suspend.swapping import Hears, Swapper
+from vgpurun.suspend.swapping import LOCK_PATIENCE_S, Hears, Swapper
 from vgpurun.suspend.targets import Target, of_containers, slices_and_processes
 from vgpurun.suspend.transition import Wishes, finish, is_asked_for, suspend
 from vgpurun.util.background import Background
@@ -100,6 +100,7 @@ class Agent:
         self._again_s: dict[str, float] = {}
         self._warned: set[str] = set()
         self._stops: dict[str, Background[None]] = {}  # of idle ones, under way
+        self._answers: dict[str, tuple[Request, Background[str]]] = {}  # to what users ask for, under way
         self._ending: Background[None] | None = None  # of what is over
         self._troubles: dict[str, str] = {}
         self._engine: Engine | None = None
@@ -118,6 +119,8 @@ class Agent:
         """Look no more. A transition under way ends first."""
         self._stopping.set()
         self._thread.join()
+        for _, doing in self._answers.values():
+            doing.result()
         self._swapper.stop()
         self._changes.close()
 
@@ -131,6 +134,10 @@ class Agent:
 
     def look(self) -> None:
         """Do what is to be done now. Raises nothing."""
+        with patience(LOCK_PATIENCE_S):
+            self._look()
+
+    def _look(self) -> None:
         now_s = time.monotonic()
         looked_at = list(self._watched.values())
         if now_s - self._refreshed_s >= _FULL_INTERVAL_S:
@@ -163,7 +170,7 @@ class Agent:
 
     def _see_to(self, target: Target, now_s: float) -> None:
         found, policy, request = self._said(target.limits_folder)
-        if request is not None:
+        if request is not None or target.id in self._answers:
             self._answer(target, request)
             return
         if found is not None:
@@ -178,15 +185,26 @@ class Agent:
         elif found.phase != Phase.SUSPENDED:
             if not is_being_changed(target):
                 self._finish(target)
-        elif not found.is_swapped and not found.is_held and is_asked_for(target, found):
+        elif not (found.is_swapped or found.is_held or is_being_changed(target)) and is_asked_for(target, found):
             self._wake(target, found)
 
-    def _answer(self, target: Target, request: Request) -> None:
-        """Do what the user who started it asks for, and tell."""
+    def _answer(self, target: Target, request: Request | None) -> None:
+        """Begin to do what the user who started it asks for, or tell how that went: its programs may take long."""
         self._watched[target.id] = target
+        if target.id not in self._answers:
+            assert request is not None
+            self._answers[target.id] = request, self._carry_out(target, request)
+        asked, doing = self._answers[target.id]
+        if not doing.has_ended(0):
+            return
+        del self._answers[target.id]
+        trouble = doing.result()
+        requests.answer(target.limits_folder, asked, trouble)
+        self._say(f"{asked.verb} {target.name}: its user asks for it{trouble and f'; {trouble}'}")
 
+    def _carry_out(self, target: Target, request: Request) -> Background[str]:
         def act() -> None:
-            with Checkpoints(self._libcuda) as driver:
+            with patience(LOCK_PATIENCE_S), Checkpoints(self._libcuda) as driver:
                 if request.verb == requests.RESUME:
                     bring_back(target, self._gpus, driver, self._engine)
                     return
@@ -195,9 +213,7 @@ class Agent:
                     target, self._gpus, driver, Wishes(by, request.is_held, lock_timeout_ms=request.lock_timeout_ms)
                 )
 
-        trouble = _trouble_of(act)
-        requests.answer(target.limits_folder, request, trouble)
-        self._say(f"{request.verb} {target.name}: its user asks for it{trouble and f'; {trouble}'}")
+        return Background(lambda: _trouble_of(act))
 
     def _finish(self, target: Target) -> None:
         with Checkpoints(self._libcuda) as driver:
@@ -263,7 +279,7 @@ class Agent:
 
         def act(target: Target) -> None:
             nonlocal is_away
-            if find(target.limits_folder, self._gpus):
+            if not is_being_changed(target) and find(target.limits_folder, self._gpus):
                 with Checkpoints(self._libcuda) as driver:
                     suspend(target, self._gpus, driver, Wishes(by=why, gives_way=True))
                 self._say(f"suspend {target.name}: {why}")

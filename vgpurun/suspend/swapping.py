@@ -15,11 +15,13 @@ from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.gpus import Gpu, read_use
 from vgpurun.inventory.swap_counts import add_swap, note_held_up
 from vgpurun.limits import limits_file
+from vgpurun.limits.update import patience
 from vgpurun.suspend.record import Record
 from vgpurun.suspend.targets import Target
 from vgpurun.suspend.transition import Wishes, is_asked_for, read, suspend, swap_in
 from vgpurun.suspend.turns import Exchange, Group, Turns
 
+LOCK_PATIENCE_S = 1.0  # for another command that changes a target's limits, and for an owner who holds its lock
 _INTERVAL_S = 0.05
 
 
@@ -115,7 +117,7 @@ class Swapper:
         leaves_alone = len(exchange.out) == 1 and self._stayed.isdisjoint(exchange.out)
         meanwhile = _Meanwhile(self._begin_to_come, into if leaves_alone else None)
         try:
-            with Checkpoints(self._libcuda) as driver:
+            with patience(LOCK_PATIENCE_S), Checkpoints(self._libcuda) as driver:
                 wishes = Wishes(f"turn of {into.name}" if into else "another is there", is_swap=True)
                 wishes = wishes._replace(when_locked=meanwhile.begin)
                 gone = (self._go(targets[each], driver, wishes, each in exchange.idle) for each in exchange.out)
@@ -243,7 +245,8 @@ class _Meanwhile:
         return self._has_come
 
     def _run(self, into: Target, leaving: Record) -> None:
-        self._has_come = self._come(into, leaving, self._may_go_on)
+        with patience(LOCK_PATIENCE_S):
+            self._has_come = self._come(into, leaving, self._may_go_on)
 
     def _may_go_on(self) -> bool:
         self._is_known.wait()

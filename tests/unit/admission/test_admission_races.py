@@ -185,9 +185,9 @@ def test_a_change_that_cannot_be_confirmed_is_taken_back(container: Container) -
     assert limits_of(container) == Quota(2 * GIB, 50)
 
 
-def test_who_holds_a_change_up_does_so_for_a_time(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update, "_PATIENCE_S", 0.1)
+def test_who_holds_a_change_up_does_so_for_a_time(container: Container) -> None:
     with (
+        update.patience(0.1),
         update.changing(container),
         pytest.raises(StateError, match="limits of holder are being changed by another command"),
     ):
