@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from support import CHECKOUT, python_of, unavailable
+from support.lock_holder import held_by_process
 from support.suspension import PATTERNS, SIM, Guard, Host, Program
+from vgpurun.admission.lock import shared_folder
 from vgpurun.limits.usage_file import read_usage
 from vgpurun.storage import state
 from vgpurun.util.process_identity import identify
+from vgpurun.util.users import current_user
 
 MEMBER, STRANGER = 61301, 61302
 PYTHON = "/usr/bin/python3"  # that of the tests may lie in root's home
@@ -90,6 +94,57 @@ def test_another_user_sees_what_programs_hold_and_not_what_they_count(shared: Ho
         assert "112 MiB" in mine and mine.split("112 MiB")[0] == theirs.split("112 MiB")[0]
     for each in (program, member):
         each.end()
+
+
+def waiting(host: Host) -> list[tuple[str, list[str]]]:
+    """Return who waits for GPUs of this host, and for which, as root sees it."""
+    found = json.loads(host.vgpurun("queue", "--driver", "sim", "--format", "json").stdout)
+    return [(each["user"], each["gpus"]) for each in found if {*each["gpus"]} <= {"0", "1"}]
+
+
+def test_all_users_wait_in_one_queue_until_they_end(shared: Host) -> None:
+    """Whoever waits is known by its process: a lock on its ticket, which any user can take, says nothing."""
+    holder = Program(shared, "--mem", "1500m", "--gpus", "device=1")
+    for each in shared.folder.glob("sim*"):
+        each.chmod(0o666)
+    launch = (
+        "-m",
+        "vgpurun",
+        "local",
+        "--driver",
+        "sim",
+        "--mem",
+        "1500m",
+        "--gpus",
+        "device=1",
+        "--wait",
+        "--",
+        "true",
+    )
+    with python_of(STRANGER) as python:
+        environment = shared.environment | {"HOME": str(shared.folder)}
+        theirs = subprocess.Popen([*python, *launch], env=environment, stderr=subprocess.PIPE, text=True)
+        mine = None
+        try:
+            assert theirs.stderr and "place 1" in theirs.stderr.readline()
+            mine = shared.start(*launch[2:])
+            assert mine.stderr and "place 2" in mine.stderr.readline()
+            assert waiting(shared) == [(str(STRANGER), ["1"]), (current_user(), ["1"])]
+            tickets = [path for path in shared_folder().iterdir() if path.name.startswith("vgpurun-wait-")]
+            with ExitStack() as locked:
+                for path in tickets:
+                    locked.enter_context(held_by_process(path))
+                theirs.kill()
+                theirs.wait()
+                assert waiting(shared) == [(current_user(), ["1"])]
+                assert "place 1" in mine.stderr.readline()
+                holder.end()
+                assert mine.wait(60) == 0
+        finally:
+            for process in filter(None, (theirs, mine)):
+                process.kill()
+                process.communicate()
+    assert waiting(shared) == []
 
 
 @contextmanager
