@@ -35,7 +35,8 @@ the image are those of `run`.
 
 
 def _choose_engine(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    if value is not None and not ctx.resilient_parsing:
+    del ctx
+    if value is not None:
         from vgpurun.cli.docker_plugin import choose
 
         choose(parameter.name or "", value)
