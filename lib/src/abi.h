@@ -47,9 +47,10 @@
 #define VGPU_ENV_PRIORITY "CUDA_TASK_PRIORITY"
 #define VGPU_ENV_LIMITS_FILE "VGPURUN_LIMITS_FILE"
 #define VGPU_ENV_TURNS_FILE "VGPURUN_TURNS_FILE"
-#define VGPU_ENV_LIMITS_TAKEN "VGPURUN_LIMITS_TAKEN" /* NAME=VALUE;...: variables that are in the limits file already  \
-                                                      */
-#define VGPU_ENV_PROFILE "PFLOG"                     /* Alnair's name: the folder for profiles */
+#define VGPU_ENV_LIMITS_TAKEN                                                                                          \
+  "VGPURUN_LIMITS_TAKEN"         /* NAME=VALUE;...: variables that are in the limits file already                      \
+                                  */
+#define VGPU_ENV_PROFILE "PFLOG" /* Alnair's name: the folder for profiles */
 #define VGPU_ENV_PROFILE_SIZE "VGPURUN_PROFILE_SIZE"
 #define VGPU_ENV_DISABLE_CONTROL "CUDA_DISABLE_CONTROL" /* HAMi's name; see may_disable */
 

@@ -61,7 +61,7 @@ def test_a_variable_in_the_container_cannot_raise_the_limit(vgpurun: Cli, debian
 
 
 def test_a_variable_in_the_container_is_a_limit_within_its_own(vgpurun: Cli, debian: str) -> None:
-    """It holds for a program that is started with it, by a shell or by exec."""
+    """A shell or exec starts a program with it."""
     held = vgpurun.run("-d", "--mem", "2g", *WITH_PROGRAMS, debian, "sleep", "60").stdout.strip()
     set_inside = ("exec", "-e", "CUDA_DEVICE_MEMORY_LIMIT=1g", held)
     by_shell = ("exec", held, "env", "CUDA_DEVICE_MEMORY_LIMIT=600m")

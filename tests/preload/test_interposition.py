@@ -154,7 +154,7 @@ def look_up_everywhere(*names: str) -> None:
 def test_rtld_default_finds_what_the_driver_has(
     sandbox: Sandbox, compile_c: Callable[..., Path], limits: dict[str, str]
 ) -> None:
-    """With a driver of old, with one that only a library has opened for itself, and without one: we have it all."""
+    """We have it all: beside an old driver, one that only a library has opened for itself, and none."""
     driver = str(compile_c("old_driver.c", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", output="libcuda.so.1"))
     mode = 0
 

@@ -177,7 +177,7 @@ def test_programs_with_limits_of_their_own_within_a_share(sandbox: Sandbox, tmp_
 
 
 def test_only_a_variable_for_every_gpu_counts_beside_a_limits_file(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Those with an index are set by the host, and stay as they were when the file changes; those of the launch too."""
+    """The host sets those with an index, and they stay as they were when the file changes; those of the launch too."""
     taken = abi.ENV_LIMITS_TAKEN
     _, variables = make_shares(tmp_path, Quota(4096 * MIB, sm_percent=80))
     for more, words in (

@@ -108,7 +108,7 @@ static int gpu_of_uuid(const struct vgpu_limits *share, const char *entry, size_
   return gpu >= 0 ? gpu : length > strlen("GPU-") ? ANOTHER : NONE;
 }
 
-/* As in the driver, an entry that names no GPU ends the list. */
+/* An entry that names no GPU ends the list, as in the driver. */
 static void translate(struct list *list, const struct vgpu_limits *share, const char *given, bool in_container) {
   size_t length;
   for (const char *entry = next_entry(given, &length); length > 0; entry = next_entry(entry + length, &length)) {

@@ -125,7 +125,7 @@ bool level_files_limits_are_lifted(void) {
   return lifted;
 }
 
-/* That of the innermost limits file may be anywhere; that of another one, and of a container, is beside its limits. */
+/* The usage file of the innermost share may be anywhere; another one's, and a container's, is beside its limits. */
 static void usage_path(const struct level *level, char *path, size_t size) {
   if (level->is_outer || level->place == PLACE_CONTAINER)
     snprintf(path, size, "%.*s../run/usage", folder_length(level), level->limits_path);
