@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -172,3 +173,10 @@ def another_host(address: Address, command: str = "vgpurun") -> EngineError:
         f"the Docker Engine at {address.url} is not this host's ({address.origin}): vgpurun gives containers this "
         f"host's files and GPUs; run it on that host ({command}), or unset DOCKER_HOST"
     )
+
+
+def uid_behind(address: Address) -> int | None:
+    """Return the user whose socket an address is, None for one that is none of this host's."""
+    with suppress(OSError):
+        return Path(address.url.removeprefix("unix://")).stat().st_uid if address.url.startswith("unix://") else None
+    return None

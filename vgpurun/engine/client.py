@@ -17,7 +17,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from requests import RequestException, Response
 
 from vgpurun.engine import answers, raw
-from vgpurun.engine.address import Address, check_address, find_address, has_this_root
+from vgpurun.engine.address import Address, check_address, find_address, has_this_root, uid_behind
 from vgpurun.engine.labels import LABEL_STATE, OF_A_LOOK, Record, read_record
 from vgpurun.errors import EngineError, ImageError, PullError, UnreachableEngineError
 from vgpurun.limits.quota import Quota
@@ -194,13 +194,15 @@ class Engine:
         with translated("the engine cannot describe itself"):
             info = self._api.info()
         listed = [device.get("ID", "") for device in info.get("DiscoveredDevices") or []]
+        is_rootless = "name=rootless" in (info.get("SecurityOptions") or ())
         return EngineFacts(
             id=info.get("ID", ""),
             runtimes=frozenset(info.get("Runtimes") or {}),
             cdi_devices=frozenset(listed) or read_cdi_devices(info.get("CDISpecDirs") or []),
             cdi_folders=tuple(info.get("CDISpecDirs") or ()),
             has_this_root=os.geteuid() == 0 and has_this_root(self.address),
-            is_rootless="name=rootless" in (info.get("SecurityOptions") or ()),
+            is_rootless=is_rootless,
+            rootless_uid=uid_behind(self.address) if is_rootless else None,
             cgroup_driver=info.get("CgroupDriver", ""),
             default_runtime=info.get("DefaultRuntime", ""),
             has_toolkit_hook=shutil.which("nvidia-container-runtime-hook") is not None,

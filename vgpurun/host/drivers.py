@@ -54,7 +54,7 @@ class DeviceRequest(Row):
 class EngineFacts(Row):
     """The engine's own facts, as far as they matter here. The CDI devices have their full names.
 
-    `has_this_root`: this process is root and sees the engine's files.
+    `has_this_root`: this process is root and sees the engine's files. `rootless_uid`: whose a rootless engine is.
     """
 
     id: str = ""
@@ -66,6 +66,7 @@ class EngineFacts(Row):
     has_this_root: bool = False
     cgroup_driver: str = ""
     default_runtime: str = ""
+    rootless_uid: int | None = None
 
 
 class DriverPlan(Row):

@@ -104,6 +104,8 @@ def launch(
                     plan.state_folder, plan.state_files, owner, plan.slice_folder is None, plan.state_links
                 )
                 undo.callback(_remove_unused, engine, folder)
+                if (engine_uid := facts.result().rootless_uid) is not None:
+                    folder.let_in(engine_uid)
                 tenants.make(tenant_folder(plan.slice_folder or plan.state_folder, plan.parents))
                 if plan.profiling and plan.profiling.make_folder():
                     undo.callback(plan.profiling.folder.rmdir)

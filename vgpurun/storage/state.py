@@ -33,6 +33,7 @@ from vgpurun.storage.holders import open_folder_lock
 from vgpurun.storage.shared_file import has_live_processes, read_regular
 from vgpurun.storage.tenants import make_lock_dir as make_lock_dir
 from vgpurun.storage.unchanged import Unchanged
+from vgpurun.util.access_list import let_through
 from vgpurun.util.locking import is_at, lock_in_time
 from vgpurun.util.nofollow import replace_nofollow
 from vgpurun.util.process_identity import boot_id, identify
@@ -138,6 +139,15 @@ class StateFolder:
         usage.chmod(_OF_ONE_USER)
         os.chown(usage, user, -1)
         usage.parent.chmod(0o755)
+
+    def let_in(self, user: int) -> None:
+        """Let another user mount the usage file in containers: whose engine makes them. Raises StateError."""
+        try:
+            let_through(self.path / "run", {user} - {os.geteuid()}, ())
+        except OSError as error:
+            raise StateError(
+                f"the engine of user {user} cannot be let into {self.path}: {error.strerror}; run vgpurun as that user"
+            ) from None
 
     def give_to(self, container: str) -> None:
         """Write down the id of the container that this is of: from now on it is no other's. Raises StateError."""
