@@ -1,4 +1,4 @@
-"""What the driver lets any process ask of the GPU's own scheduler, and how exactly that holds a compute limit.
+"""The questions that the driver lets any process ask of the GPU's own scheduler, and how exactly it holds a limit.
 
 A trial: `programs/scheduler` takes a program's channels off the GPU and counts by the driver's records. Nothing of the
 library is used.

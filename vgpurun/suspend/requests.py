@@ -27,6 +27,7 @@ REQUEST, ANSWER = "request", "answer"
 SUSPEND, RESUME = "suspend", "resume"
 _MOST_BYTES = 4096
 _COPY_TAKES_S = 300.0  # at the very most, beside what the work on the GPUs may take to end
+_MOST_LOCK_MS = 60_000  # for which a guard that is to end waits for work on the GPUs of whoever asks
 _POLL_S = 0.05
 
 
@@ -76,7 +77,12 @@ def read_request(folder: Path) -> Request | None:
             and boot_s() <= float(given["until_boot_s"])
             and given["verb"] in (SUSPEND, RESUME)
         ):
-            asked = Request(given["verb"], str(given["token"]), given["is_held"] is True, int(given["lock_timeout_ms"]))
+            asked = Request(
+                given["verb"],
+                str(given["token"]),
+                given["is_held"] is True,
+                min(int(given["lock_timeout_ms"]), _MOST_LOCK_MS),
+            )
             return None if _read(folder / ANSWER).get("token") == asked.token else asked
     return None
 

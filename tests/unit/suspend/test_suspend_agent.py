@@ -98,6 +98,8 @@ def test_what_a_state_folder_says_is_read_again_after_each_change(
     assert said(folder).request == asked
     requests.answer(folder, asked, "in the way")
     assert said(folder).request is None, "it has its answer"
+    (folder / requests.REQUEST).write_text(json.dumps({**content, "token": "next", "lock_timeout_ms": 1 << 60}))
+    assert said(folder).request == Request("suspend", "next", True, 60_000), "a guard that ends waits for no longer"
 
 
 class Engine:

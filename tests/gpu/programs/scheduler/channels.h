@@ -1,4 +1,4 @@
-/* What the GPU's scheduler does with this process's channels. */
+/* The way of the GPU's scheduler with this process's channels. */
 #ifndef SCHEDULER_CHANNELS_H
 #define SCHEDULER_CHANNELS_H
 
