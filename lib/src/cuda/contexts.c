@@ -34,7 +34,7 @@ static struct measured_context measured_context(CUdevice ordinal) {
 
 static bool begin_context(struct measured_context *context) {
   struct device *device = context->measured.device;
-  if (device != NULL && measured_is_to_be_made(&context->measured)) {
+  if (device != NULL && measured_is_to_be_made(&context->measured) && !memory_is_untouched(device)) {
     overhead_correct(device, 0);
     context->uncounted_before = overhead_uncounted(device).most_bytes;
   }

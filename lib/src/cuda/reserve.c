@@ -11,6 +11,7 @@
 #include "memory/ledger_totals.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define MIB (1024ULL * 1024ULL)
 
@@ -293,9 +294,20 @@ static uint64_t own_overhead_bytes(const struct device *device) {
 
 #define MOST_TRIALS 2
 
-/* Makes room for what is made first, or for what was undone. */
+bool memory_is_untouched(const struct device *device) {
+  static const struct vgpu_device_usage nothing;
+  struct vgpu_device_usage own = {0};
+  if (device->number >= 0)
+    own = ledger_own_usage(process_ledger(), device->number);
+  return !overhead_was_asked(device) && memcmp(&own, &nothing, sizeof own) == 0;
+}
+
+/* Makes room for what is made first, or for what was undone. Of a process that has nothing yet NVML can say nothing: it
+ * is asked once something is made. */
 static CUresult make_room_for(struct measured_allocation *measured) {
   struct device *device = measured->device;
+  if (measured->trials == 0 && memory_is_untouched(device) && has_room(device, measured->room_bytes, limits_left))
+    return CUDA_SUCCESS;
   if (measured->trials == 0)
     return memory_reserve(device, measured->room_bytes);
   overhead_correct(device, 0);

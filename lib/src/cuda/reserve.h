@@ -80,6 +80,9 @@ static inline struct measured_allocation measured_allocation(struct device *devi
   return (struct measured_allocation){.device = device, .room_bytes = ledger_driver_size(at_least_bytes)};
 }
 
+/* Has this process nothing on the device, so that NVML was never asked? */
+bool memory_is_untouched(const struct device *device);
+
 /* For the first time, or once more since it was undone? */
 static inline bool measured_is_to_be_made(const struct measured_allocation *measured) {
   return measured->trials == 0 || measured->is_undone;
