@@ -169,7 +169,8 @@ def test_two_take_turns_on_each_of_eight_gpus(machine: Machine) -> None:
             assert trainings[-1].stdout and trainings[-1].stdout.readline()
     tasks = 0
     while any(each.poll() is None for each in trainings):
-        tasks = max(tasks, int(machine.property("TasksCurrent")))
+        current = machine.property("TasksCurrent")  # none while it is started again
+        tasks = max(tasks, int(current) if current.isdecimal() else 0)
         time.sleep(0.2)
     for each in trainings:
         assert each.stdout and each.stderr
