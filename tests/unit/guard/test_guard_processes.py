@@ -16,6 +16,7 @@ import pytest
 from cgroup_maker import ID, running, state_of, until
 
 from support.programs import text_of
+from support.second_user import attacked_by, lock_everything_below, public_folder
 from vgpurun import abi
 from vgpurun.errors import GuardError
 from vgpurun.guard.hands import kill, let_dying_go
@@ -23,6 +24,7 @@ from vgpurun.guard.outside import program_of
 from vgpurun.guard.processes import is_counted_elsewhere, is_ending
 from vgpurun.host.freezer import Cgroup
 from vgpurun.inventory.guarded import Action
+from vgpurun.storage.state import StateFolder, new_folder_path
 from vgpurun.util.process_identity import read_stat
 from vgpurun.util.users import name_of
 
@@ -77,23 +79,28 @@ def test_another_process_of_that_number_is_left_alone() -> None:
         kill(Action("kill", "outside", "", "x", user, pid=pid, started_ticks=started))
 
 
+def sleep() -> None:
+    print(flush=True)
+    time.sleep(600)
+
+
+def hold() -> None:
+    """Count in the first slot of a usage file."""
+    file = os.open(sys.argv[1], os.O_RDWR)
+    lock = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET, 1, 0)
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+    namespace = int(os.readlink("/proc/self/ns/pid")[5:-1])
+    os.pwrite(file, struct.pack("II", os.getpid(), namespace), abi.Usage.processes.offset)
+    sleep()
+
+
+USAGE = bytes(abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION, slots_used=1))
+
+
 def test_what_the_library_counts_elsewhere_is_not_outside(tmp_path: Path) -> None:
     """A process of `vgpurun local` has a slot in the file that its environment names; a claim alone is not enough."""
     usage = tmp_path / "usage"
-    usage.write_bytes(bytes(abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION, slots_used=1)))
-
-    def sleep() -> None:
-        print(flush=True)
-        time.sleep(600)
-
-    def hold() -> None:
-        file = os.open(sys.argv[1], os.O_RDWR)
-        lock = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET, 1, 0)
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
-        namespace = int(os.readlink("/proc/self/ns/pid")[5:-1])
-        os.pwrite(file, struct.pack("II", os.getpid(), namespace), abi.Usage.processes.offset)
-        sleep()
-
+    usage.write_bytes(USAGE)
     named = {**os.environ, abi.ENV_USAGE_FILE: str(usage)}
     found = []
     for program, environment in ((sleep, named), (hold, dict(os.environ)), (hold, named)):
@@ -103,3 +110,22 @@ def test_what_the_library_counts_elsewhere_is_not_outside(tmp_path: Path) -> Non
             found.append(is_counted_elsewhere(process.pid))
             process.kill()
     assert found == [False, False, True] and not is_counted_elsewhere(process.pid)
+
+
+def test_no_lock_of_another_user_makes_a_counted_process_one_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever could lock its slot would have root end it."""
+    with public_folder() as root:
+        monkeypatch.setenv("VGPURUN_STATE_DIR", str(root))
+        folder = StateFolder.make(new_folder_path("local"), {}, {"engine": None})
+        usage = folder.path / "run" / "usage"
+        with usage.open("r+b") as file:
+            file.write(USAGE)
+        with attacked_by(lambda: lock_everything_below(root)):
+            environment = {**os.environ, abi.ENV_USAGE_FILE: str(usage)}
+            command = [sys.executable, "-c", text_of(hold), usage]
+            with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+                assert process.stdout is not None
+                is_counting = process.stdout.readline() == b"\n"
+                assert is_counting and is_counted_elsewhere(process.pid)
+                process.kill()
+        folder.close()
