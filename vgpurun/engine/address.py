@@ -40,7 +40,7 @@ def find_address() -> Address:
 
 def _current_context() -> str:
     try:
-        return str(json.loads(Path(_config_file()).read_bytes()).get("currentContext") or _DEFAULT_CONTEXT)
+        return str(json.loads(Path(config_file()).read_bytes()).get("currentContext") or _DEFAULT_CONTEXT)
     except (OSError, ValueError, AttributeError):  # docker, too, takes what it cannot read for none
         return _DEFAULT_CONTEXT
 
@@ -48,16 +48,17 @@ def _current_context() -> str:
 def config_fault() -> str | None:
     """Say what is wrong with docker's own configuration; docker warns of that, and goes on without."""
     try:
-        json.loads(Path(_config_file()).read_bytes())
+        json.loads(Path(config_file()).read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
-        return f"Error parsing config file ({_config_file()}): {reason}"
+        return f"Error parsing config file ({config_file()}): {reason}"
     return None
 
 
-def _config_file() -> str:
+def config_file() -> str:
+    """Return the path of docker's own configuration, which need not be there."""
     folder = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")  # noqa: PTH111
     return os.path.join(folder, "config.json")  # noqa: PTH118
 
@@ -66,7 +67,7 @@ def _of_context(name: str, origin: str) -> Address:
     """Return the engine of a context as docker's command line keeps it, in a folder named by the name's hash."""
     import hashlib  # few have a context
 
-    key, contexts = hashlib.sha256(name.encode()).hexdigest(), Path(_config_file()).parent / "contexts"
+    key, contexts = hashlib.sha256(name.encode()).hexdigest(), Path(config_file()).parent / "contexts"
     try:
         described = json.loads((contexts / "meta" / key / "meta.json").read_bytes())
         endpoint = described["Endpoints"]["docker"]

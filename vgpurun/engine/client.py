@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,11 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from docker import APIClient
 from docker.constants import DEFAULT_TIMEOUT_SECONDS
 from docker.credentials.errors import StoreError
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, DockerException, ImageNotFound, InvalidConfigFile, NotFound
 from requests import RequestException, Response
 
 from vgpurun.engine import answers, raw
-from vgpurun.engine.address import Address, check_address, find_address, has_this_root, uid_behind
+from vgpurun.engine.address import (
+    Address,
+    check_address,
+    config_file,
+    find_address,
+    has_this_root,
+    uid_behind,
+)
 from vgpurun.engine.labels import LABEL_STATE, OF_A_LOOK, Record, read_record
 from vgpurun.errors import EngineError, ImageError, PullError, UnreachableEngineError
 from vgpurun.limits.quota import Quota
@@ -121,6 +129,7 @@ _STOP_S = 2
 _Engine = TypeVar("_Engine", bound="Engine")
 
 
+_OF_ANOTHER_FORM = (AttributeError, LookupError, TypeError, ValueError)  # what docker-py makes of such a file
 _ANY_VERSION = "1.24"  # with which no request is sent that depends on it
 
 
@@ -149,7 +158,10 @@ def _client(address: Address, timeout_s: int) -> APIClient:
 
 
 def _connected(address: Address, version: str, timeout_s: int) -> APIClient:
-    client = APIClient(address.url, version, timeout_s, tls=address.tls or False)
+    try:
+        client = APIClient(address.url, version, timeout_s, tls=address.tls or False)
+    except (InvalidConfigFile, *_OF_ANOTHER_FORM) as error:
+        raise EngineError(f"docker's configuration {config_file()} is not understood: {one_line(error)}") from None
     # The engine is this host's: no proxy is on the way, and REQUESTS_CA_BUNDLE would go before DOCKER_CERT_PATH.
     client.trust_env = False
     return client
@@ -236,21 +248,35 @@ class Engine:
 
     def pull(self, name: str, platform: str | None = None) -> Iterator[dict[str, Any]]:
         """Pull an image, yielding the engine's progress messages. Raises ImageError."""
+        no_login = ""
         try:
-            for event in self._api.pull(name, stream=True, decode=True, platform=platform):
+            try:
+                events = self._pull(name, platform)
+            except DockerException as error:
+                if not isinstance(error.__cause__, StoreError):
+                    raise
+                no_login = f"no login was found: {one_line(error.__cause__)}"
+                yield {"status": no_login}
+                events = self._pull(name, platform, {})  # as docker does: the image may be for all
+            for event in events:
                 if "error" in event:
-                    raise PullError(f"image {name} cannot be pulled: {one_line(event['error'])}")
+                    raise PullError(_not_pulled(name, event["error"], no_login))
                 yield event
         except (DockerException, RequestException) as error:
-            raise PullError(f"image {name} cannot be pulled: {one_line(error)}") from None
+            raise PullError(_not_pulled(name, error, no_login)) from None
+
+    def _pull(self, name: str, platform: str | None, login: Mapping[str, str] | None = None) -> Any:
+        with _no_warning_of_helpers():
+            return self._api.pull(name, stream=True, decode=True, platform=platform, auth_config=login)
 
     def build(self, context: bytes, tag: str, arguments: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Build an image from a tar file with a Dockerfile, yielding the engine's messages. Raises ImageError."""
         try:
-            stream = self._api.build(
-                fileobj=io.BytesIO(context), custom_context=True, tag=tag, buildargs=dict(arguments), rm=True,
-                forcerm=True, decode=True,
-            )  # fmt: skip
+            with _no_warning_of_helpers():
+                stream = self._api.build(
+                    fileobj=io.BytesIO(context), custom_context=True, tag=tag, buildargs=dict(arguments), rm=True,
+                    forcerm=True, decode=True,
+                )  # fmt: skip
             for event in stream:
                 yield event
                 if "error" in event:
@@ -341,6 +367,18 @@ class Engine:
 def _is_left_look(container: Mapping[str, Any]) -> bool:
     is_look = container["Labels"].get(LABEL_STATE) == OF_A_LOOK and container.get("State") == "created"
     return is_look and time.time() - float(container.get("Created", 0)) > _LOOK_TAKES_S
+
+
+@contextmanager
+def _no_warning_of_helpers() -> Iterator[None]:
+    """Keep docker-py from warning of a login's helper that is not there: its error says the same."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def _not_pulled(name: str, error: object, no_login: str) -> str:
+    return f"image {name} cannot be pulled: {one_line(error)}{no_login and f'; {no_login}'}"
 
 
 @contextmanager

@@ -125,7 +125,8 @@ class ContainerEngine(Engine):
 
     def send_signal(self, container: str, signal: str) -> None:
         """Send a signal, by its name or number."""
-        self._post(f"/containers/{container}/kill", {"signal": signal}, _SLACK_S)
+        with _refusals():
+            self._api.kill(container, signal)
         self._await_its_listing(container)
 
     def _await_its_listing(self, container: str) -> None:

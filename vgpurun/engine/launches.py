@@ -115,7 +115,7 @@ class LaunchEngine(Engine):
         """Return a socket with some of the container's standard streams; to be called before the start."""
         with translated("the container's output cannot be read"):
             params = {**dict.fromkeys(streams, 1), "stream": 1, "detachKeys": detach_keys}
-            return raw.take_over(self._api, self.address, f"/containers/{container}/attach", params, {})
+            return raw.take_over(self._api, self.address, f"/containers/{container}/attach", params)
 
     def expect_end(self, container: str, is_removed: bool) -> Callable[[], int]:
         """Begin to wait for the container's end, before its start; the result returns the exit code.

@@ -10,7 +10,8 @@ import socket
 import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import Any, Literal, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 from docker import APIClient
@@ -20,8 +21,7 @@ from requests import HTTPError, Response
 
 from vgpurun.engine.address import Address
 
-_MAX_HEAD_BYTES = 64 << 10
-_MAX_REFUSAL_BYTES = 1 << 20
+_CHUNK_BYTES = 64 << 10
 
 
 def ask(
@@ -52,28 +52,26 @@ def accepted(answer: Response) -> Response:
 
 
 def take_over(
-    client: APIClient, address: Address, path: str, params: Mapping[str, Any], body: Mapping[str, object]
+    client: APIClient, address: Address, path: str, params: Mapping[str, Any], body: Mapping[str, object] | None = None
 ) -> socket.socket:
     """Send a request after whose answer the connection is a container's streams; return the connection.
 
-    Raises APIError for what the engine refuses, and OSError.
+    Only an exec's start may have a body: the engine would take an attachment's for the stream. Raises APIError for
+    what the engine refuses, and OSError.
     """
     connection = _connect(client, address)
     try:
-        text = json.dumps(body).encode()
-        head = [
-            f"POST /v{client.api_version}{quote(path, safe='/:')}?{urlencode(params)} HTTP/1.1",
-            "Host: localhost",
-            "Connection: Upgrade",
-            "Upgrade: tcp",
-            "Content-Type: application/json",
-            f"Content-Length: {len(text)}",
-        ]
-        connection.sendall("\r\n".join([*head, "", ""]).encode() + text)
+        request = HTTPConnection("localhost")
+        request.sock = connection
+        headers = {"Connection": "Upgrade", "Upgrade": "tcp", "Content-Type": "application/json"}
+        url = f"/v{client.api_version}{quote(path, safe='/:')}?{urlencode(params)}"
+        request.request("POST", url, json.dumps(body) if body else None, headers)
         _check(connection)
         connection.settimeout(None)
-    except BaseException:
+    except BaseException as error:
         connection.close()
+        if isinstance(error, HTTPException):
+            raise OSError(f"the answer is not HTTP: {error or type(error).__name__}") from None
         raise
     if not isinstance(connection, ssl.SSLSocket):
         return connection
@@ -102,35 +100,28 @@ def _context(tls: TLSConfig) -> ssl.SSLContext:
     return context
 
 
+class _Unbuffered:
+    """Has http.client read an answer's head, and not a byte behind it: that is the stream's."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def makefile(self, mode: Literal["rb"]) -> socket.SocketIO:
+        """Return the connection as a file, as a socket does."""
+        return self._connection.makefile(mode, buffering=0)
+
+
 def _check(connection: socket.socket) -> None:
-    """Read the answer's head, and not a byte behind it."""
-    head = b""
-    while not head.endswith(b"\r\n\r\n"):
-        byte = connection.recv(1)
-        head += byte
-        if not byte or len(head) > _MAX_HEAD_BYTES:
-            raise OSError("the connection was closed without an answer" if not byte else "the answer is not HTTP")
-    version, _, rest = head.decode("latin-1").partition(" ")
-    code, _, reason = rest.partition("\r\n")[0].partition(" ")
-    if not version.startswith("HTTP/1.") or not code.isdecimal():
-        raise OSError("the answer is not HTTP")
-    if int(code) not in (HTTPStatus.SWITCHING_PROTOCOLS, HTTPStatus.OK):
-        raise APIError(f"{code} {reason}", explanation=_refusal(connection, head) or reason)
-
-
-def _refusal(connection: socket.socket, head: bytes) -> str:
-    lines = head.decode("latin-1").lower().split("\r\n")
-    length = next((line.partition(":")[2].strip() for line in lines if line.startswith("content-length:")), "")
-    left = min(int(length), _MAX_REFUSAL_BYTES) if length.isdecimal() else 0
-    text = b""
-    while left > len(text) and (piece := connection.recv(left - len(text))):
-        text += piece
-    return _message(text)
+    """Read the answer's head; raise APIError if it is a refusal."""
+    answer = HTTPResponse(cast("socket.socket", _Unbuffered(connection)), method="POST")
+    answer.begin()
+    if answer.status not in (HTTPStatus.SWITCHING_PROTOCOLS, HTTPStatus.OK):
+        text = b"".join(iter(lambda: answer.read(_CHUNK_BYTES), b""))
+        raise APIError(f"{answer.status} {answer.reason}", explanation=_message(text) or answer.reason)
 
 
 def _message(text: bytes) -> str:
     try:
-        found: Any = json.loads(text)
-    except ValueError:
+        return str(json.loads(text)["message"])
+    except (ValueError, LookupError, TypeError):
         return text.decode(errors="replace").strip()
-    return str(found.get("message", "")) if isinstance(found, dict) else ""

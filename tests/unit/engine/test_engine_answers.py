@@ -102,6 +102,16 @@ def test_a_verb_says_which_answer_is_not_understood(
     assert "json is not understood: " in line and "docker version" in line
 
 
+@pytest.mark.parametrize("text", ["[]", '{"proxies": []}', '{"auths": {"registry": {"auth": "no base64"}}}'])
+def test_a_configuration_of_docker_that_is_not_understood(
+    run: Callable[..., subprocess.CompletedProcess[str]], no_engine: str, text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(text)
+    done = run("ps", DOCKER_HOST=no_engine, DOCKER_CONFIG=str(tmp_path))
+    assert f"docker's configuration {tmp_path}/config.json is not understood: " in done.stderr, done
+    assert (done.returncode, len(done.stderr.splitlines())) == (125, 1)
+
+
 @pytest.mark.parametrize("command", ["smi", "free", "top --once"])
 def test_what_only_looks_goes_on(asked: Callable[[str], subprocess.CompletedProcess[str]], command: str) -> None:
     done = asked(command)

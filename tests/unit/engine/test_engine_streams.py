@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from vgpurun.engine import address
 from vgpurun.engine.containers import ContainerEngine
-from vgpurun.errors import NoEngineError
+from vgpurun.errors import ContainerError, EngineError, NoEngineError
 
 ANSWER = b"HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: Upgrade\r\n\r\n"
+REFUSAL = b"HTTP/1.1 409 Conflict\r\nContent-Length: %d\r\n\r\n"
 PONG = b"HTTP/1.1 200 OK\r\nApi-Version: 1.45\r\nContent-Length: 2\r\n\r\nOK"
 
 
@@ -34,46 +36,43 @@ def read_request(stream: socket.socket) -> bytes:
     return head
 
 
+Serve = Callable[[socket.socket], object]
+
+
 @pytest.fixture
-def echoing_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sends output in one piece with its answer, and then back what it gets, in capitals, until that ends."""
+def engine_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Serve], None]]:
+    """Starts an engine that answers pings itself, and has a function answer each command that is started in one."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "engine.sock"))
     listener.listen()
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/engine.sock")
 
-    def serve(stream: socket.socket) -> None:
-        with stream:
+    def serve(stream: socket.socket, answer: Serve) -> None:
+        with stream, contextlib.suppress(OSError):
+            while b"/exec/" not in read_request(stream).splitlines()[0]:
+                stream.sendall(PONG)
+            answer(stream)
+
+    def accept(answer: Serve) -> None:
+        with contextlib.suppress(OSError):
             while True:
-                try:
-                    request = read_request(stream)
-                except OSError:
-                    return
-                if b"/exec/" not in request.splitlines()[0]:
-                    stream.sendall(PONG)
-                    continue
-                stream.sendall(ANSWER + b"early ")
-                while data := stream.recv(4096):
-                    stream.sendall(data.upper())
-                stream.sendall(b" late")
-                return
+                threading.Thread(target=serve, args=[listener.accept()[0], answer], daemon=True).start()
 
-    def accept() -> None:
-        while True:
-            try:
-                stream, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=serve, args=[stream], daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    yield
+    yield lambda answer: threading.Thread(target=accept, args=[answer], daemon=True).start()
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
 
 
-@pytest.mark.usefixtures("echoing_engine")
-def test_output_that_comes_with_the_answer() -> None:
+def echo(stream: socket.socket) -> None:
+    """Send output in one piece with the answer, and then back what comes, in capitals, until that ends."""
+    stream.sendall(ANSWER + b"early ")
+    while data := stream.recv(4096):
+        stream.sendall(data.upper())
+    stream.sendall(b" late")
+
+
+def test_output_that_comes_with_the_answer(engine_that: Callable[[Serve], None]) -> None:
+    engine_that(echo)
     stream = ContainerEngine.connect().exec_start("some", tty=True)
     stream.settimeout(20)
     stream.sendall(b"more")
@@ -82,6 +81,28 @@ def test_output_that_comes_with_the_answer() -> None:
     while data := stream.recv(4096):
         received += data
     assert received == b"early MORE late"
+
+
+def test_a_refusal_that_comes_in_pieces(engine_that: Callable[[Serve], None]) -> None:
+    words = json.dumps({"message": "the container\nis paused"}).encode()
+
+    def refuse(stream: socket.socket) -> None:
+        for byte in REFUSAL % len(words) + words:
+            stream.sendall(bytes([byte]))
+
+    engine_that(refuse)
+    with pytest.raises(ContainerError, match=r"^the container is paused$"):
+        ContainerEngine.connect().exec_start("some", tty=True)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 409 Conflict\r\nContent-Length: 9\r\n\r\n{"]
+)
+def test_what_is_no_answer(engine_that: Callable[[Serve], None], answer: bytes) -> None:
+    engine_that(lambda stream: stream.sendall(answer))
+    with pytest.raises((EngineError, ContainerError)) as raised:
+        ContainerEngine.connect().exec_start("some", tty=True)
+    assert len(str(raised.value).splitlines()) == 1
 
 
 def test_an_engine_that_takes_no_connection_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
