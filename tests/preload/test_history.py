@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from cuda_driver import Driver
-from support import CHECKOUT
+from support import BARE_PYTHON, CHECKOUT
 from support.programs import text_of
 from support.scraping import Exporter, exporter, value, wait_for
 from support.suspension import Host, Program, programs
@@ -193,12 +194,17 @@ def test_what_is_wrong_is_one_line(environment: dict[str, str], arguments: tuple
     ("package", "arguments", "extra"),
     [("prometheus_client", ["exporter"], "metrics"), ("matplotlib", ["history", "--plot", "a.png"], "report")],
 )
-def test_without_an_extra(environment: dict[str, str], package: str, arguments: list[str], extra: str) -> None:
+def test_without_an_extra(
+    environment: dict[str, str], tmp_path: Path, package: str, arguments: list[str], extra: str
+) -> None:
     with exporter(environment, "--history-interval", "1"):  # for a history to draw
         wait_for(lambda: history(environment).returncode == 0, "history")
-    # A string, since it is about an import: the package is hidden before anything is imported that may want it.
-    code = f"import sys; sys.modules[{package!r}] = None; from vgpurun.cli import main; sys.exit(main({arguments!r}))"
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30)
+    for each in Path(sysconfig.get_path("purelib")).iterdir():  # all that is installed, but for that package
+        if not each.name.startswith(package):
+            (tmp_path / each.name).symlink_to(each)
+    environment["PYTHONPATH"] = f"{tmp_path}:{CHECKOUT}"
+    command = [*BARE_PYTHON, "-m", "vgpurun", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr.count("\n")) == (125, 1), done.stderr
     assert f"{sys.executable} -m pip install 'vgpurun[{extra}]'" in done.stderr
 

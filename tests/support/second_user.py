@@ -59,6 +59,16 @@ def become_second_user() -> None:
     os.setresuid(UID, UID, UID)
 
 
+@contextmanager
+def as_second_user() -> Iterator[None]:
+    """Be the second user in this process for a while; root's groups stay."""
+    os.setresuid(UID, UID, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
 def everything_below(folder: Path) -> list[int]:
     """Return all files and folders there that this process may open for reading, open."""
     opened = []

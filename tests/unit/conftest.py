@@ -14,6 +14,7 @@ from guard_world import World
 from histories import DAY_S
 
 from support import command_line
+from support.second_user import public_folder
 from vgpurun.host.freezer import Cgroup
 from vgpurun.metrics.store import Store
 
@@ -34,6 +35,13 @@ def open_store(history: Path) -> Iterator[Callable[..., Store]]:
     yield open_it
     for store in opened:
         store.close()
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that other users can pass to, which tmp_path is not."""
+    with public_folder() as made:
+        yield made
 
 
 @pytest.fixture

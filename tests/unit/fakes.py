@@ -1,8 +1,9 @@
-"""GPUs for tests of what is planned for them, and the options of a launch."""
+"""GPUs for tests of what is planned for them, the options of a launch, and a terminal."""
 
 from __future__ import annotations
 
 import inspect
+import io
 from typing import Any
 
 import click
@@ -27,6 +28,13 @@ def make_gpus(count: int, first_index: int = 0, memory_bytes: int = 8 * GIB) -> 
         )
         for index in range(first_index, first_index + count)
     ]
+
+
+class Terminal(io.StringIO):
+    """Takes what is written as a terminal would."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def passed_on(command: click.Command) -> dict[str, Any]:

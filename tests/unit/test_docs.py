@@ -88,13 +88,12 @@ def test_only_what_is_between_the_markers_changes() -> None:
         docs.filled("<!-- options:begin -->")
 
 
-def test_writing_and_checking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_and_checking(tmp_path: Path) -> None:
     document = tmp_path / "page.md"
     document.write_text("<!-- options:begin -->\n<!-- options:end -->\n")
 
     def run(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["tables", *arguments, str(document)])
-        return docs.main()
+        return subprocess.run([sys.executable, "-m", "vgpurun.docs.tables", *arguments, document]).returncode
 
     assert run("--check") == 1
     assert run() == 0

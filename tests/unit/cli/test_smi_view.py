@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
-from fakes import make_gpus
+from fakes import Terminal, make_gpus
 
 from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.cli.views import free as free_view
@@ -47,9 +48,7 @@ def test_what_is_free_is_in_the_line_of_the_gpu(capsys: pytest.CaptureFixture[st
     assert (gpu["memory_free_bytes"], gpu["sm_free_percent"]) == (FREE[GPU.uuid].free_bytes, 100)
 
 
-def test_a_terminal_of_80_columns_has_room_for_every_column(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_of_80_columns_has_room_for_every_column(monkeypatch: pytest.MonkeyPatch) -> None:
     """smi cuts long names, and shows no images; the list of what is free does without the GPU's name."""
     gpu = GPU._replace(name="NVIDIA H100 80GB HBM3", memory_bytes=81559 * MIB)
     device = TenantDevice(gpu, Quota(20480 * MIB, 70), DeviceReading("GPU-a", refusals=12, allocated_bytes=10**10))
@@ -58,10 +57,10 @@ def test_a_terminal_of_80_columns_has_room_for_every_column(
     )
     whole = Report(((gpu, GpuUse(81559 * MIB, 100)),), (tenant._replace(user="a-long-user-name"),))
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")  # no colours
-    smi_view.print_table(whole, {gpu.uuid: GpuCapacity(gpu, (), 0)})
-    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    with redirect_stdout(Terminal()) as terminal:
+        smi_view.print_table(whole, {gpu.uuid: GpuCapacity(gpu, (), 0)})
+    lines = [line.rstrip() for line in terminal.getvalue().splitlines()]
     assert max(map(len, lines)) <= 80 and any(line.endswith("REFUSED") for line in lines[:2])
     assert [line for line in lines if line.startswith("   a-name-that-g") and line.endswith(" 12")]
     assert lines[1].startswith("0: NVIDIA H100 80GB") and lines[2] == "   free: 79.65 GiB, 100 %"

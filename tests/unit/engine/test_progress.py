@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 from typing import Any
 
 import pytest
+from fakes import Terminal
 
 from vgpurun.engine import progress
 from vgpurun.errors import ImageError
@@ -19,13 +19,6 @@ EVENTS: list[dict[str, Any]] = [
     {"status": "Pull complete", "id": "abc", "progressDetail": {}},
     {"stream": "x.c:1: error: no such thing\n"},
 ]
-
-
-class Terminal(io.StringIO):
-    """Takes what is written as a terminal would."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 def failing() -> Iterator[dict[str, Any]]:
@@ -46,16 +39,15 @@ def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[st
 
 
 def test_one_live_line_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("TERM", "xterm")
-    progress.show("Pulling x", EVENTS)
+    with redirect_stderr(Terminal()) as terminal:
+        progress.show("Pulling x", EVENTS)
     assert "x.c:1: error" not in terminal.getvalue().splitlines()[-1]
 
 
 def test_a_failure_shows_what_led_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("TERM", "xterm")
-    with pytest.raises(ImageError):
+    with redirect_stderr(Terminal()) as terminal, pytest.raises(ImageError):
         progress.show("Building", failing())
     lines = terminal.getvalue().splitlines()
     assert lines[-1] == "x.c:1: error: no such thing"

@@ -14,6 +14,7 @@ from elf_maker import AARCH64, X86_64, make_elf
 import vgpurun
 from support import unavailable
 from support.lock_holder import held_by_process
+from support.second_user import as_second_user, needs_two_users
 from vgpurun import abi, cli
 from vgpurun.cli.commands.build import DEFAULT_BASE_IMAGE
 from vgpurun.engine.client import Image
@@ -114,11 +115,12 @@ def _no_shared_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "ROOT_FOLDER", tmp_path / "var")
 
 
-def test_root_builds_for_all_users_and_whatever_its_umask_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_builds_for_all_users_and_whatever_its_umask_is(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "ROOT_FOLDER", public / "var")
     if os.geteuid():
         unavailable("what root builds is trusted because it is root's")
     monkeypatch.delenv("VGPURUN_LIBRARY", raising=False)
-    installed = tmp_path / "site" / "vgpurun" / "_lib"
+    installed = public / "site" / "vgpurun" / "_lib"
     installed.mkdir(parents=True)
     (installed / "src").mkdir()
     write(installed / "built", marker())
@@ -131,29 +133,31 @@ def test_root_builds_for_all_users_and_whatever_its_umask_is(tmp_path: Path, mon
         assert cli.main(["build"]) == 0
     finally:
         os.umask(before)
-    folder = tmp_path / "var" / "lib" / f"{vgpurun.__version__}-{abi.ABI_VERSION}"
+    folder = public / "var" / "lib" / f"{vgpurun.__version__}-{abi.ABI_VERSION}"
     assert library.missing(library.PARTS) == []
-    monkeypatch.setattr("os.geteuid", lambda: 12345)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert library.find().path == folder / "libvgpu.so" and library.missing(library.PARTS) == []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(public / "cache"))
+    with as_second_user():
+        assert library.find().path == folder / "libvgpu.so" and library.missing(library.PARTS) == []
     assert folder.stat().st_mode & 0o777 == 0o755 and (folder / "vgpurun-verify").stat().st_mode & 0o777 == 0o644
     write(folder / "libvgpu.so", marker("0.0.1"))
-    own = tmp_path / "cache" / "vgpurun" / vgpurun.__version__
+    own = public / "cache" / "vgpurun" / vgpurun.__version__
     own.mkdir(parents=True)
     write(own / "libvgpu.so", marker())
-    assert library.find().path == own / "libvgpu.so", "one of another version is in nobody's way"
+    with as_second_user():
+        assert library.find().path == own / "libvgpu.so", "one of another version is in nobody's way"
 
 
-def test_an_installed_vgpurun_builds_into_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_PACKAGE", tmp_path / "vgpurun")
-    monkeypatch.setattr("os.geteuid", lambda: 12345)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert library.build_folder() == tmp_path / "cache" / "vgpurun" / vgpurun.__version__
+@needs_two_users
+def test_an_installed_vgpurun_builds_into_the_cache(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_PACKAGE", public / "vgpurun")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(public / "cache"))
+    with as_second_user():
+        assert library.build_folder() == public / "cache" / "vgpurun" / vgpurun.__version__
     with pytest.raises(LibraryError, match="reinstall"):
         library.sources()
-    (tmp_path / "vgpurun" / "_lib" / "src").mkdir(parents=True)
-    (tmp_path / "vgpurun" / "_lib" / "Makefile").touch()
-    assert library.sources() == tmp_path / "vgpurun" / "_lib"
+    (public / "vgpurun" / "_lib" / "src").mkdir(parents=True)
+    (public / "vgpurun" / "_lib" / "Makefile").touch()
+    assert library.sources() == public / "vgpurun" / "_lib"
 
 
 def test_a_failed_build_shows_the_line_that_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

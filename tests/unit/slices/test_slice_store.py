@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from fakes import GIB, given, make_gpus
 
+from support.second_user import as_second_user, needs_two_users
 from vgpurun.admission import removing
 from vgpurun.admission.joining import Joining
 from vgpurun.admission.wanted import Wanted, WantedSlice
@@ -70,13 +71,14 @@ def test_a_name_is_taken_once() -> None:
     make()
 
 
+@needs_two_users
 def test_only_root_makes_slices_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VGPURUN_STATE_DIR")
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(SliceError, match="sudo vgpurun slice create"):
+    with as_second_user(), pytest.raises(SliceError, match="sudo vgpurun slice create"):
         store.check_new("a-name-that-nobody-has")
 
 
+@needs_two_users
 @pytest.mark.parametrize(
     ("user", "users", "may"),
     [
@@ -88,19 +90,19 @@ def test_only_root_makes_slices_for_the_host(monkeypatch: pytest.MonkeyPatch) ->
         ("ann", ["@others", "lab"], False),
     ],
 )
-def test_who_may_join(monkeypatch: pytest.MonkeyPatch, user: str, users: list[str], may: bool) -> None:
+def test_who_may_join(monkeypatch: pytest.MonkeyPatch, public: Path, user: str, users: list[str], may: bool) -> None:
+    monkeypatch.setenv("VGPURUN_STATE_DIR", str(public))
     monkeypatch.setattr(store, "current_user", lambda: "owner")
     make(users=users)
     monkeypatch.setattr(store, "current_user", lambda: user)
     monkeypatch.setattr(store, "groups_of", lambda _: frozenset({"lab"}))
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     joining = Joining("alice", GPUS)
-    if may:
-        assert joining.look().gpus == (GPUS[1],)
-    else:
-        with pytest.raises(SliceError, match=f"not for user {user}"):
-            joining.look()
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with as_second_user():
+        if may:
+            assert joining.look().gpus == (GPUS[1],)
+        else:
+            with pytest.raises(SliceError, match=f"not for user {user}"):
+                joining.look()
     assert joining.look().joined is not None, "root may"
 
 

@@ -286,6 +286,6 @@ def test_a_part_that_another_node_has_overwritten_is_written_again(monkeypatch: 
         return ""
 
     monkeypatch.setattr(accounting, "ask", ask)
-    monkeypatch.setattr(accounting.time, "sleep", lambda _: None)
+    monkeypatch.setattr(accounting, "_SETTLES_S", 0.0)
     accounting.note("7", "n1", Used(2, 1), is_alone=False)
     assert kept == ["vgpurun: gpu_seconds=7.0 refusals=1 n1=2.0/1 n2=5.0/0"]

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from support.second_user import as_second_user, needs_two_users
 from vgpurun import abi
 from vgpurun.errors import StateError
 from vgpurun.inventory.reservations import local_processes
@@ -46,17 +47,17 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+@needs_two_users
 def test_where_state_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert state.root_folder() == tmp_path / "state"
     monkeypatch.delenv("VGPURUN_STATE_DIR")
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert state.root_folder() == Path("/var/lib/vgpurun")
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setenv("XDG_STATE_HOME", "/somewhere")
-    assert state.root_folder() == Path("/somewhere/vgpurun")
-    monkeypatch.setenv("XDG_STATE_HOME", "relative/is/ignored")
-    monkeypatch.setenv("HOME", "/home/user")
-    assert state.root_folder() == Path("/home/user/.local/state/vgpurun")
+    with as_second_user():
+        monkeypatch.setenv("XDG_STATE_HOME", "/somewhere")
+        assert state.root_folder() == Path("/somewhere/vgpurun")
+        monkeypatch.setenv("XDG_STATE_HOME", "relative/is/ignored")
+        monkeypatch.setenv("HOME", "/home/user")
+        assert state.root_folder() == Path("/home/user/.local/state/vgpurun")
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
@@ -240,18 +241,18 @@ def test_a_process_that_closed_the_lock_keeps_the_folder_while_it_uses_a_gpu() -
     assert not local.path.exists()
 
 
-def test_state_is_kept_by_a_path_without_links(root_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@needs_two_users
+def test_state_is_kept_by_a_path_without_links(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others follow none that a user has put into folders of his own, such as ~/.local."""
-    link = root_folder.with_name("link")
-    link.symlink_to(root_folder)
+    target, link = public / "state", public / "link"
+    link.symlink_to(target)
     monkeypatch.setenv("VGPURUN_STATE_DIR", str(link))
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert state.root_folder() == state.host_root() == link, "the administrator's, which all follow"
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert state.root_folder() == state.host_root() == root_folder
-    monkeypatch.delenv("VGPURUN_STATE_DIR")
-    monkeypatch.setenv("XDG_STATE_HOME", str(link))
-    assert state.root_folder() == root_folder / "vgpurun"
+    with as_second_user():
+        assert state.root_folder() == state.host_root() == target
+        monkeypatch.delenv("VGPURUN_STATE_DIR")
+        monkeypatch.setenv("XDG_STATE_HOME", str(link))
+        assert state.root_folder() == target / "vgpurun"
 
 
 def test_a_folder_that_a_container_has_by_a_link_is_not_swept(root_folder: Path) -> None:
@@ -277,11 +278,10 @@ def test_sweeping_follows_no_link(tmp_path: Path) -> None:
     assert (precious / "file").exists()
 
 
-def test_a_lock_dir_that_another_user_has_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tmp_path.chmod(0o755)
-    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
-    with pytest.raises(StateError, match="chmod 1777"):
-        state.make_lock_dir(tmp_path)
+@needs_two_users
+def test_a_lock_dir_that_another_user_has_closed(public: Path) -> None:
+    with as_second_user(), pytest.raises(StateError, match="chmod 1777"):
+        state.make_lock_dir(public)
 
 
 def test_lock_dir(tmp_path: Path) -> None:

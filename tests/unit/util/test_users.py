@@ -7,6 +7,7 @@ import pwd
 
 import pytest
 
+from support.second_user import UID, as_second_user, needs_two_users
 from vgpurun.util import users
 
 
@@ -15,16 +16,17 @@ def test_the_process_s_own_user(monkeypatch: pytest.MonkeyPatch) -> None:
     assert users.current_user() == users.name_of(os.getuid())
 
 
+@needs_two_users
 def test_under_sudo_it_is_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getuid", lambda: 0)
     monkeypatch.setenv("SUDO_UID", "1")
     assert users.current_user() == pwd.getpwuid(1).pw_name
 
 
+@needs_two_users
 def test_only_root_can_be_under_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getuid", lambda: 2)
     monkeypatch.setenv("SUDO_UID", "1")
-    assert users.current_user() == pwd.getpwuid(2).pw_name
+    with as_second_user():
+        assert users.current_user() == str(UID)
 
 
 def test_a_user_without_a_name_is_a_number() -> None:
