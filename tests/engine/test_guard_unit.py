@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 UNIT = "vgpurun-guard"
 GPUS = 8
 PATIENCE_S = 60
-# What the unit cannot know: where the checkout is, and that the GPUs are simulated.
+# The unit does not know where the checkout is, nor that the GPUs are simulated.
 # Its state is on no overlay, where the kernel has two names for a file that is mapped.
 SETUP = """
 mkdir /var/lib/vgpurun
