@@ -261,7 +261,7 @@ def test_what_gets_stuck_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     stuck = tmp_path / "stuck"
     stuck.write_text(f"#!/bin/sh\n{program}\n")
     stuck.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(stuck))
+    monkeypatch.setattr(verify, "OWN_PROGRAM", f"import os; os.execv({str(stuck)!r}, [{str(stuck)!r}])")
     for name, value in (("_SILENT_S", 0.5), ("_AGAIN_S", 1), ("_END_S", 2)):
         monkeypatch.setattr(verify, name, value)
     began, said = time.monotonic(), []

@@ -6,11 +6,13 @@ An import inside a function or under TYPE_CHECKING counts like any other: to rea
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import vgpurun
+from support import CHECKOUT
 
 SOURCES = Path(vgpurun.__file__).parent
 
@@ -64,6 +66,43 @@ def package(name: str) -> str:
             break
         first += f".{other}"
     return first
+
+
+def patched(source: str) -> Iterator[str]:
+    """Yield what a test patches of modules that it has not imported from here: those of others."""
+    tree = ast.parse(source)
+    others = {
+        (each.asname or each.name).partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module in sys.stdlib_module_names)
+        for each in node.names
+        if not each.name.startswith("vgpurun")
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".setattr", ".setitem", ".delattr")):
+            target = ast.unparse(node.args[0])
+            if target.partition(".")[0] in others or (target[0] in "'\"" and "vgpurun" not in target):
+                yield ast.unparse(node)
+        if isinstance(node, ast.Assign) and any("sys.modules[" in ast.unparse(each) for each in node.targets):
+            yield ast.unparse(node)
+
+
+def test_nobody_else_s_module_is_patched_or_faked() -> None:
+    """Neither here nor in tests: what it says then is true of the patch alone, as the login for registries was."""
+    files = [*SOURCES.rglob("*.py"), *(CHECKOUT / "tests").rglob("*.py")]
+    found = [f"{file}: {each}" for file in files for each in patched(file.read_text())]
+    assert not found, "\n".join(found)
+
+
+def test_what_is_patched_is_found() -> None:
+    sources = (
+        "import os\nm.setattr(os, 'a', 1)",
+        "m.setattr('os.a', 1)",
+        "from pathlib import Path\nm.setattr(Path, 'a', 1)",
+        "sys.modules['a'] = None",
+    )
+    assert all(len(list(patched(source))) == 1 for source in sources)
+    assert list(patched("from vgpurun import errors\nm.setattr(errors, 'a', 1)")) == []
 
 
 def test_every_package_has_a_floor() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import platform
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fakes import make_gpus
@@ -96,7 +96,7 @@ def test_no_driver_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
     monkeypatch.setattr(drivers, "_ldconfig_folders", lambda: [])
     monkeypatch.setattr(drivers, "_OTHER_LIBRARY_FOLDERS", ())
-    monkeypatch.setattr(platform, "machine", lambda: "no-such-machine")
+    monkeypatch.setattr(drivers, "platform", SimpleNamespace(machine=lambda: "no-such-machine"))
     with pytest.raises(DriverError, match=r"libcuda\.so\.1 was not found"):
         plan_driver("mount", GPUS, EngineFacts())
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from vgpurun.host import folder_watch
 from vgpurun.host.folder_watch import NOT_WATCHED, FolderWatch
 
 
@@ -87,7 +89,7 @@ def test_changes_without_end_hold_nobody_up(tmp_path: Path, monkeypatch: pytest.
         os.utime(tmp_path / "file", (len(reads), 1))
         return events
 
-    monkeypatch.setattr(os, "read", read_while_somebody_writes)
+    monkeypatch.setattr(folder_watch, "os", SimpleNamespace(**{**vars(os), "read": read_while_somebody_writes}))
     assert watch.changed() == {number}
     assert watch.changed() == {number}, "which came in the meantime"
     watch.close()

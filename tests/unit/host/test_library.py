@@ -6,6 +6,7 @@ import os
 import platform
 import threading
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -73,7 +74,7 @@ def test_a_library_that_this_host_cannot_load(monkeypatch: pytest.MonkeyPatch) -
     def no_glibc(name: str) -> str:
         raise ValueError(name)
 
-    monkeypatch.setattr("os.confstr", no_glibc)
+    monkeypatch.setattr(library, "os", SimpleNamespace(confstr=no_glibc))
     with pytest.raises(LibraryError, match="not glibc"):
         library.check_host(too_new)
 

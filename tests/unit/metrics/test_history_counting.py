@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fakes import GIB
@@ -14,6 +16,7 @@ from histories import ANN, BEN, DAY_S, GPU, NOW_S, device, read
 
 from vgpurun import abi
 from vgpurun.host.gpus import GpuUse
+from vgpurun.metrics import snapshot
 from vgpurun.metrics.accounting import reading, timeline
 from vgpurun.metrics.holding import Held, Holding
 from vgpurun.metrics.recorder import Clock, Recorder, count
@@ -24,7 +27,9 @@ from vgpurun.metrics.store import HOUR_S, Mark, Store, Use
 @pytest.fixture(autouse=True)
 def _a_host_that_has_been_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is taken to have used a GPU for longer."""
-    monkeypatch.setattr("time.monotonic_ns", lambda: 400 * DAY_S * 10**9)
+    monkeypatch.setattr(
+        snapshot, "time", SimpleNamespace(**{**vars(time), "monotonic_ns": lambda: 400 * DAY_S * 10**9})
+    )
 
 
 class Host:

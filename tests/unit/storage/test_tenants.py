@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -164,19 +165,18 @@ def test_what_is_half_made_may_be_replaced_at_any_time(
     """By the owner of a folder that this user cannot take over: nothing is written or opened where a link leads."""
     made, target = container(), tmp_path / "target"
     target.mkdir(mode=0o700)
-    mkdir = Path.mkdir
+    fill = tenants._fill
 
-    def replaced(path: Path, *arguments: int) -> None:
-        mkdir(path, *arguments)
-        if path.parent == lock_dir:
-            path.rmdir()
-            if by == "link":
-                path.symlink_to(target)
-            else:
-                mkdir(path)
-                (path / abi.TURNS_NAME).symlink_to(target / "made")
+    def replaced(half_made: Path, contents: Mapping[str, tuple[bytes, int]]) -> None:
+        half_made.rmdir()
+        if by == "link":
+            half_made.symlink_to(target)
+        else:
+            half_made.mkdir()
+            (half_made / abi.TURNS_NAME).symlink_to(target / "made")
+        fill(half_made, contents)
 
-    monkeypatch.setattr(Path, "mkdir", replaced)
+    monkeypatch.setattr(tenants, "_fill", replaced)
     with pytest.raises(StateError, match="take turns"):
         tenants.make(made.path)
     assert list(target.iterdir()) == [] and target.stat().st_mode & 0o777 == 0o700

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,6 +27,7 @@ from vgpurun.limits import usage_file
 from vgpurun.limits.idle import FILE, IdlePolicy, idle_files
 from vgpurun.limits.limits_file import limits_bytes, set_suspended
 from vgpurun.limits.quota import Quota
+from vgpurun.storage import unchanged
 from vgpurun.storage.holders import pid_namespace
 from vgpurun.suspend import agent, record, requests
 from vgpurun.suspend.agent import Agent
@@ -79,7 +81,7 @@ def test_what_a_state_folder_says_is_read_again_after_each_change(
         while tmp_path.stat().st_ctime_ns == folder.stat().st_ctime_ns:  # what changes next would have this time, too
             os.utime(tmp_path)
         with monkeypatch.context() as later:
-            later.setattr(time, "time_ns", lambda: 1 << 62)
+            later.setattr(unchanged, "_SETTLED_NS", -1 << 62)
             said(folder)
         assert said(folder) is said(folder)  # it is read no more
 
@@ -135,7 +137,7 @@ class Idle:
         self.agent = Agent([], "libcuda", self.said.append)
         monkeypatch.setattr(agent, "_connect", lambda: self.engine)
         monkeypatch.setattr(ContainerEngine, "connect", self._connect)
-        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(agent, "time", SimpleNamespace(monotonic=lambda: self.now_s, time=time.time))
         monkeypatch.setattr(agent, "slices_and_processes", list)
         monkeypatch.setattr(agent, "queue", list)
 
