@@ -256,7 +256,6 @@ class Engine:
                 if not isinstance(error.__cause__, StoreError):
                     raise
                 no_login = f"no login was found: {one_line(error.__cause__)}"
-                yield {"status": no_login}
                 events = self._pull(name, platform, {})  # as docker does: the image may be for all
             for event in events:
                 if "error" in event:
