@@ -167,16 +167,14 @@ def test_two_take_turns_on_each_of_eight_gpus(machine: Machine) -> None:
         trainings.append(machine.local(*options, program="training.py", words=("600", "200", "50")))
         if number < GPUS:  # it has its turn before the other one asks for it
             assert trainings[-1].stdout and trainings[-1].stdout.readline()
-    tasks = 0
-    while any(each.poll() is None for each in trainings):
-        current = machine.property("TasksCurrent")  # none while it is started again
-        tasks = max(tasks, int(current) if current.isdecimal() else 0)
-        time.sleep(0.2)
     for each in trainings:
         assert each.stdout and each.stderr
         assert each.stdout.read().endswith("right\n"), (each.stderr.read(), machine.journal())
     assert machine.property("NRestarts") == "0", machine.journal()
-    assert tasks > 16, "this is more than the unit once allowed"
+    # On a busy host they are seldom all on their way at once: then there are two exchanges on each GPU, and each is a
+    # thread, a program and that one's threads.
+    most = machine.property("TasksMax")
+    assert most == "infinity" or int(most) >= 8 * GPUS
 
 
 def test_one_that_waits_gets_room_from_one_that_idles(machine: Machine) -> None:
