@@ -230,10 +230,12 @@ unsigned state_list_holders(unsigned device, struct state_holder list[STATE_MAX_
   int fd = file();
   unsigned count = 0;
   for (unsigned slot = 0; slot < slots_used(); slot++) {
-    uint64_t used_bytes = atomic_load(&state_of_slot(slot, device)->used_bytes);
-    uint32_t pid = used_bytes ? pid_of(fd, slot) : 0;
-    if (pid)
-      list[count++] = (struct state_holder){slot, pid, used_bytes};
+    const _Atomic uint64_t *used_bytes = &state_of_slot(slot, device)->used_bytes;
+    uint32_t pid = atomic_load(used_bytes) ? pid_of(fd, slot) : 0;
+    uint64_t its_bytes =
+        pid ? atomic_load(used_bytes) : 0; /* before, they may have been those of the slot's last owner */
+    if (its_bytes)
+      list[count++] = (struct state_holder){slot, pid, its_bytes};
   }
   return count;
 }
