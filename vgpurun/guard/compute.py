@@ -89,6 +89,13 @@ class Held:
         """Whether it needs no holding now."""
         return self.on_s >= self.period_s
 
+    def within_for_s(self) -> float:
+        """Return for how long it has stayed below its limit by itself, until it was measured last.
+
+        The guard may have stood still since then, and left it frozen.
+        """
+        return max(use.measured_s for use in self.uses.values()) - self.within_since_s
+
     @property
     def period_s(self) -> float:
         """A longer period for a small share, of which the least part would be too much."""
@@ -255,7 +262,7 @@ class ComputeDuty(Duty):
             uses = {uuid: use for uuid, use in held.uses.items() if uuid in unseen and _is_limited(current, uuid)}
             if not unseen:
                 yield from self._release(current, "the programs that the library does not see are gone")
-            elif not uses or snapshot.now_s - held.within_since_s > _IDLE_S:
+            elif not uses or held.within_for_s() > _IDLE_S:
                 yield from self._release(current, "it keeps to its share")
             else:
                 held.uses = uses

@@ -157,6 +157,22 @@ def test_a_guard_that_is_killed_goes_on(world: Callable[..., World]) -> None:
     assert not made.is_frozen(tenant), "nobody would thaw it"
 
 
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_a_guard_that_stands_still_has_seen_nothing_meanwhile(world: Callable[..., World], is_frozen: bool) -> None:
+    """By SIGSTOP, or with its machine. What it left frozen used no time, and has not kept to its share by that."""
+    made = world()
+    tenant, _, worker = busy(made, sm=20)
+    made.run(5, STEP_S)
+    while made.is_frozen(tenant) != is_frozen:
+        made.run(STEP_S, STEP_S)
+    made.now_s += 30
+    made.step(made)
+    made.run(5, STEP_S)
+    before_s = worker.total_s
+    made.run(10, STEP_S)
+    assert (worker.total_s - before_s) / 10 <= 0.25 and made.verbs() == ["hold compute"]
+
+
 def test_a_pause_of_the_engines_is_kept(world: Callable[..., World]) -> None:
     made = world()
     tenant, *_ = busy(made, sm=20)
