@@ -7,12 +7,15 @@ The first name has its turn; names begin with the time since the host's start. A
 for the end of something of its own user's, does not count. Nobody can write, replace or remove the ticket of another
 user in this folder, and nothing is read of a lock, which anybody could take. A ticket counts as long as the process
 that it names is its owner's and lives, had started by the time that it claims, and touches it: a stopped one does not
-hold the others up.
+hold the others up. Of each user's the first 256 are read: the others' turns come after those, and nobody can make the
+launches of others read so many that they forget to touch their own.
 """
 
 import os
+import re
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -25,9 +28,11 @@ from vgpurun.util.process_identity import ProcessIdentity, identify
 from vgpurun.util.users import current_user, name_of
 
 _PREFIX = "vgpurun-wait-"
+_NAME = re.compile(_PREFIX + "([0-9]{20})-")  # all of one length: names have the order of the times
 _UNREADY = "vgpurun-new-"
 _FRESH_S = 15.0  # a waiting launch touches its ticket many times in this time
 _MAX_BYTES = 4096
+_MOST_OF_A_USER = 256
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
@@ -119,11 +124,21 @@ def queue(folder: Path | None = None, before: str | None = None) -> list[Waiting
     """Return all that wait, the first one first; those before the ticket of a name, where one is given."""
     folder = folder or shared_folder()
     try:
-        names = sorted(entry.name for entry in folder.iterdir() if entry.name.startswith(_PREFIX))
+        names = sorted(entry.name for entry in folder.iterdir() if _NAME.match(entry.name))
     except OSError:
         return []
-    found = (_read(folder / name) for name in names if before is None or name < before)
+    found = map(_read, _first_of_each_user(folder / name for name in names if before is None or name < before))
     return [each for each in found if each is not None]
+
+
+def _first_of_each_user(paths: Iterable[Path]) -> Iterator[Path]:
+    of_user = Counter[int]()
+    for path in paths:
+        with suppress(OSError):  # it is gone
+            uid = path.lstat().st_uid
+            of_user[uid] += 1
+            if of_user[uid] <= _MOST_OF_A_USER:
+                yield path
 
 
 def _read(path: Path) -> Waiting | None:
@@ -144,11 +159,11 @@ def _read(path: Path) -> Waiting | None:
         with suppress(OSError):
             path.unlink()  # another user's stays, and does not count
         return None
-    since_ns = path.name.removeprefix(_PREFIX).partition("-")[0]
+    named = _NAME.match(path.name)
     is_fresh = abs(time.time() - status.st_mtime) < _FRESH_S
-    if not is_fresh or not since_ns.isdecimal() or int(since_ns) < process.started_ticks * _TICK_NS:
+    if named is None or not is_fresh or int(named[1]) < process.started_ticks * _TICK_NS:
         return None
-    return _waiting(int(since_ns), status.st_uid, lines[1:])
+    return _waiting(int(named[1]), status.st_uid, lines[1:])
 
 
 def _process_in(lines: Sequence[str]) -> ProcessIdentity | None:
@@ -166,6 +181,6 @@ def _waiting(since_ns: int, uid: int, lines: Sequence[str]) -> Waiting:
     return Waiting(
         user=printable(user) if uid == 0 and user else name_of(uid),
         waited_s=max(0.0, (now_ns - since_ns) / 1e9),
-        uuids=frozenset(line for line in lines if line and not line.startswith("#")),
+        uuids=frozenset(printable(line) for line in lines if line and not line.startswith("#")),
         asked=printable(asked),
     )

@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,55 @@ def test_a_ticket_counts_for_a_living_process_of_its_owner_alone(folder: Path) -
         os.kill(child, 9)
         os.waitpid(child, 0)
     assert waits_before(folder, now_ns + 10**9, own) == 0, "it has ended"
+
+
+@contextmanager
+def waiting_user(folder: Path, write: Callable[[], object]) -> Iterator[None]:
+    """A process of another user, which stays while it has written what it likes into the folder."""
+
+    def attack() -> None:
+        os.chdir(folder)
+        write()
+
+    with attacked_by(attack):
+        yield
+
+
+def own_ticket(since: str, gpu: str = "a") -> None:
+    own = identify(os.getpid())
+    assert own is not None
+    Path(f"vgpurun-wait-{since}-forged").write_text(f"{own.pid} {own.started_ticks} {own.boot_id}\n{gpu}\n# : \n")
+
+
+def now_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def test_a_longer_number_is_no_earlier_place(folder: Path) -> None:
+    """As text, 0..01 of more digits is before every time of twenty, and as a number after the process's start."""
+    with waiting_user(folder, lambda: own_ticket(f"{now_ns():030d}")):
+        ticket = Ticket.take(["a"], folder)
+        assert ahead(["a"], ticket, folder) == 0
+        ticket.close()
+
+
+def test_names_of_gpus_steer_no_terminal(folder: Path) -> None:
+    with waiting_user(folder, lambda: own_ticket(f"{now_ns():020d}", gpu="GPU-\x1b[2J")):
+        assert [each.uuids for each in tickets.queue(folder)] == [{"GPU-\N{REPLACEMENT CHARACTER}[2J"}]
+
+
+def test_thousands_of_tickets_of_one_user_are_not_read(folder: Path) -> None:
+    def fill() -> None:
+        for _ in range(1000):
+            own_ticket(f"{now_ns():020d}")
+
+    first = Ticket.take(["a"], folder)
+    with waiting_user(folder, fill):
+        last = Ticket.take(["a"], folder)
+        assert ahead(["a"], last, folder) == 1 + 256
+        assert ahead(["a"], first, folder) == 0
+        last.close()
+    first.close()
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["another's", "none yet"])
