@@ -15,6 +15,7 @@ from docker import APIClient
 from docker.constants import DEFAULT_TIMEOUT_SECONDS
 from docker.credentials.errors import StoreError
 from docker.errors import APIError, DockerException, ImageNotFound, InvalidConfigFile, NotFound
+from docker.utils import version_lt
 from requests import RequestException, Response
 
 from vgpurun.engine import answers, raw
@@ -148,9 +149,11 @@ def _client(address: Address, timeout_s: int) -> APIClient:
             "containers a part of a GPU by CDI: see `vgpurun slice --help` and `vgpurun cdi --help`"
         )
     found = given or str(answer.headers.get("Api-Version") or first.version(api_version=False)["ApiVersion"])
-    if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", found, re.ASCII):
+    if not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", found, re.ASCII) or version_lt(found, _ANY_VERSION):
         where = "DOCKER_API_VERSION" if given else "the engine"
-        raise EngineError(f"{where} says '{found}', which is not a version of Docker's API; use e.g. 1.45")
+        raise EngineError(
+            f"{where} says '{found}', which is not a version of Docker's API from {_ANY_VERSION} on; use e.g. 1.45"
+        )
     first.close()
     client = _connected(address, found, timeout_s)
     client.hooks["response"].append(_check_form)

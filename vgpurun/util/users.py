@@ -47,10 +47,9 @@ def gid_of(name: str) -> int | None:
 
 
 def is_user(name: str) -> bool:
-    """Whether this host knows a user of that name."""
-    with suppress(KeyError):
-        return bool(pwd.getpwnam(name))
-    return False
+    """Whether a user of this host can go by that name, which is a number for one without a name."""
+    uid = uid_of(name)
+    return uid is not None and name_of(uid) == name
 
 
 def is_group(name: str) -> bool:

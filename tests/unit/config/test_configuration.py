@@ -259,6 +259,9 @@ def test_config_check(vgpurun: Callable[..., subprocess.CompletedProcess[str]], 
     assert "students, whose values apply to nobody" in result.stderr
     known = vgpurun("config", "check", str(write("quotas: {users: {root: {}}, groups: {root: {}}}", "known.yaml")))
     assert (known.returncode, known.stderr) == (0, "")
+    numbers = write('quotas: {users: {"40123": {containers: 1}, "0": {containers: 1}}}', "numbers.yaml")
+    warned = vgpurun("config", "check", str(numbers)).stderr
+    assert "knows no user 0, whose" in warned, "a user goes by the number where there is no name, root by the name"
     result = vgpurun("config", "check", str(bad))
     assert (result.returncode, result.stdout) == (125, "")
     assert result.stderr == f"vgpurun: {bad}:1: unknown key 'meem' in defaults; did you mean 'mem'?\n"

@@ -112,6 +112,15 @@ def test_a_configuration_of_docker_that_is_not_understood(
     assert (done.returncode, len(done.stderr.splitlines())) == (125, 1)
 
 
+@pytest.mark.parametrize("version", ["newest", "1.10"])
+def test_a_version_that_is_none_or_too_old(
+    run: Callable[..., subprocess.CompletedProcess[str]], no_engine: str, version: str
+) -> None:
+    done = run("ps", DOCKER_HOST=no_engine, DOCKER_API_VERSION=version)
+    assert f"DOCKER_API_VERSION says '{version}', which is not a version of Docker's API from 1.24 on" in done.stderr
+    assert (done.returncode, len(done.stderr.splitlines())) == (125, 1)
+
+
 @pytest.mark.parametrize("command", ["smi", "free", "top --once"])
 def test_what_only_looks_goes_on(asked: Callable[[str], subprocess.CompletedProcess[str]], command: str) -> None:
     done = asked(command)
