@@ -25,6 +25,7 @@ from types import ModuleType
 
 from vgpurun import abi
 from vgpurun.errors import StateError
+from vgpurun.util import access_list
 from vgpurun.util.nofollow import open_nofollow, opened_folder
 
 _LIMITS, _OF = "limits", "of"
@@ -37,12 +38,17 @@ _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def make_lock_dir(path: Path = Path(abi.LOCK_DIR)) -> None:
     """Make the folder by which containers on one GPU know of each other, open to all users. Raises StateError.
 
-    Root takes another user's over, who could put anything in the place of what root makes in there.
+    Root takes another user's over, who could put anything in the place of what root makes in there, and removes what
+    another user has put in its place.
     """
     try:
         with suppress(FileExistsError):
             path.mkdir()
         status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode) and os.geteuid() == 0 != status.st_uid:
+            path.unlink()
+            path.mkdir()
+            status = path.lstat()
         if stat.S_ISDIR(status.st_mode) and os.geteuid() in (0, status.st_uid):
             with suppress(PermissionError):  # of root in a user namespace alone
                 _make_open(path)
@@ -61,6 +67,7 @@ def _make_open(path: Path) -> None:
     try:
         if os.fstat(folder).st_uid != os.geteuid():
             os.fchown(folder, os.geteuid(), -1)
+        access_list.remove(folder)  # by which whoever made it may still keep others out
         os.fchmod(folder, 0o1777)
     finally:
         os.close(folder)

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 _NAME = "system.posix_acl_access"
+_OF_NEW_FILES = "system.posix_acl_default"
 _VERSION = struct.Struct("<I")
 _ENTRY = struct.Struct("<HHI")  # tag, rights, id
 _OWNER, _USER, _OWN_GROUP, _GROUP, _MASK, _OTHERS = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
@@ -27,14 +28,19 @@ def let_through(folder: Path, uids: Collection[int], gids: Collection[int], is_o
     ]  # fmt: skip
     folder.chmod(stat.S_IRWXU | (stat.S_IXGRP | stat.S_IXOTH if is_open else 0))
     if is_open or not (uids or gids):
-        _remove(folder)
+        remove(folder)
     else:
         os.setxattr(folder, _NAME, _VERSION.pack(2) + b"".join(_ENTRY.pack(*each) for each in entries))
 
 
-def _remove(folder: Path) -> None:
-    try:
-        os.removexattr(folder, _NAME)
-    except OSError as error:
-        if error.errno not in (errno.ENODATA, errno.ENOTSUP):
-            raise
+def remove(folder: Path | int) -> None:
+    """Remove a folder's access list, and the one for what is made in it: its mode alone says who may do what.
+
+    Raises OSError.
+    """
+    for name in (_NAME, _OF_NEW_FILES):
+        try:
+            os.removexattr(folder, name)
+        except OSError as error:
+            if error.errno not in (errno.ENODATA, errno.ENOTSUP):
+                raise

@@ -284,6 +284,38 @@ def test_a_lock_dir_that_another_user_has_closed(public: Path) -> None:
         state.make_lock_dir(public)
 
 
+@needs_two_users
+@pytest.mark.parametrize(
+    "put", [Path.touch, lambda path: path.symlink_to("/etc"), os.mkfifo], ids=["file", "link", "pipe"]
+)
+def test_root_removes_what_another_user_puts_in_the_place_of_the_lock_dir(
+    public: Path, put: Callable[[Path], object]
+) -> None:
+    public.chmod(0o1777)
+    path = public / "locks"
+    with as_second_user():
+        put(path)
+        with pytest.raises(StateError, match="not a folder"):
+            state.make_lock_dir(path)
+    state.make_lock_dir(path)
+    assert mode(path) == 0o1777 and path.lstat().st_uid == 0
+
+
+@needs_two_users
+def test_root_takes_a_lock_dir_over_with_its_access_lists(public: Path) -> None:
+    """Its first owner may have kept single users out by them, whatever the mode is afterwards."""
+    public.chmod(0o1777)
+    path = public / "locks"
+    entries = [(0x01, 7, -1), (0x02, 0, 4321), (0x04, 7, -1), (0x10, 7, -1), (0x20, 7, -1)]
+    shuts_out = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *each) for each in entries)
+    with as_second_user():
+        path.mkdir()
+        for kind in ("access", "default"):
+            os.setxattr(path, f"system.posix_acl_{kind}", shuts_out)
+    state.make_lock_dir(path)
+    assert mode(path) == 0o1777 and not [name for name in os.listxattr(path) if "acl" in name]
+
+
 def test_lock_dir(tmp_path: Path) -> None:
     path = tmp_path / "locks"
     state.make_lock_dir(path)
