@@ -1,0 +1,72 @@
+/* What the control device answers: allocations, frees and controls of a client, as a card's driver lays them out. */
+#ifndef SIM_CONTROL_ANSWERS_H
+#define SIM_CONTROL_ANSWERS_H
+
+#include "common.h"
+
+#define CLASS_CLIENT 0x41
+#define CLASS_DEVICE 0x80
+#define CLASS_SUBDEVICE 0x2080
+#define CLASS_GROUP 0xa06c
+#define CLASS_CHANNEL 0xc86f
+
+enum control_status {
+  STATUS_OK = 0,
+  STATUS_INSUFFICIENT_RESOURCES = 0x1a,
+  STATUS_INVALID_ARGUMENT = 0x1f,
+  STATUS_INVALID_CHANNEL = 0x21,
+  STATUS_INVALID_CLASS = 0x22,
+  STATUS_INVALID_CLIENT = 0x23,
+  STATUS_NOT_SUPPORTED = 0x56,
+  STATUS_NOT_FOUND = 0x57,
+  STATUS_BUSY = 0x65,
+};
+
+struct control_alloc {
+  uint32_t client, parent, handle, class;
+  uint64_t parameters, rights;
+  uint32_t size, flags, status;
+};
+
+/* The older form, without rights and flags. */
+struct control_short_alloc {
+  uint32_t client, parent, handle, class;
+  uint64_t parameters;
+  uint32_t size, status;
+};
+
+struct control_free {
+  uint32_t client, parent, handle, status;
+};
+
+struct control_control {
+  uint32_t client, object, command, flags;
+  uint64_t parameters;
+  uint32_t size, status;
+};
+
+struct control_idle {
+  uint32_t client, device, channel, count;
+  uint64_t clients, devices, channels;
+  uint32_t flags, timeout_us, status;
+};
+
+struct device_parameters {
+  uint32_t device_row;
+};
+
+struct group_parameters {
+  uint32_t error, ecc_error, copies_of, engine_type; /* copies_of: the group whose copies the engine makes; 0: none */
+};
+
+/* Who asks: the client that a descriptor of the device is of. */
+struct control_client {
+  uint32_t slot, handle;
+};
+
+enum control_status answer_alloc(struct control_client own, const struct control_alloc *call);
+enum control_status answer_free(struct control_client own, const struct control_free *call);
+enum control_status answer_control(struct control_client own, const struct control_control *call);
+enum control_status answer_idle(struct control_client own, const struct control_idle *call);
+
+#endif
