@@ -35,7 +35,7 @@ def test_one_that_nobody_waits_for_is_ended_by_the_next_launch(vgpurun: Cli, deb
     result = vgpurun.run("--mem", "5g", debian, "true")
     assert (result.exit_code, result.stderr) == (
         0,
-        "vgpurun: warning: the time of container over was over: it is ended\n",
+        "vgpurun: warning: container over reached its --for limit and was stopped\n",
     )
     assert status(vgpurun, "over") == "exited" and status(vgpurun, "goes-on") == "running"
     assert vgpurun("start", "--driver", "sim", "over").exit_code in (0, 125)  # 125: no room beside the others

@@ -245,7 +245,7 @@ def test_a_part_that_is_suspended_by_itself(host: Host, start: Callable[..., Pro
     suspended = whole.suspend("--hold")
     assert suspended.returncode == 0, suspended.stderr
     refused = host.vgpurun("resume", *part)
-    assert refused.returncode == 125 and "is a part of what is suspended itself" in refused.stderr
+    assert refused.returncode == 125 and "is part of a suspended share" in refused.stderr
     assert whole.resume().returncode == 0
     assert host.used_mib() == [0, 0]
     whole.tell("check")
@@ -268,7 +268,7 @@ def test_a_part_and_its_whole_at_once(host: Host, start: Callable[..., Program],
         running = [host.start("suspend", "--hold", *targets[name]) for name in (first, second)]
         ends = [(process.communicate(timeout=60)[1], process.returncode) for process in running]
         for said, exit_code in ends:
-            assert exit_code == 0 or "is a part of what is suspended itself" in said, ends
+            assert exit_code == 0 or "is part of a suspended share" in said, ends
         assert host.used_mib() == [0, 0]
         coming = [host.start("resume", *targets[name]) for name in (first, second)]
         for process in coming:

@@ -166,9 +166,7 @@ class WantedPart(Row):
         """
         for each in _OF_NO_PART:
             if given.pop(each, None) is not None:
-                raise OptionError(
-                    f"--{each.replace('_', '-')} is for the share as a whole, which this is a part of; leave it out"
-                )
+                raise OptionError(f"--{each.replace('_', '-')} can only be set on the outer share; leave it out")
         names = ("mem", "sm", "sm_policy", "priority", "oversubscribe")
         limits = Limits(*(given.pop(name) for name in names))
         check_limits(limits)

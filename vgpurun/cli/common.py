@@ -252,9 +252,9 @@ def others_option(group: str) -> Callable[[Function], Function]:
 
 
 def limit_options(
-    memory: str = "GPU memory for each GPU: 2g, 1.5GiB, 1024m, 50%, or for a launch max: all that is free; 4g:8g "
-    "reserves 4g, and it may have 8g; or by GPU: 0=2g,1=4g, where the number is the GPU's index in this host's "
-    "nvidia-smi, or a UUID or its beginning.",
+    memory: str = "GPU memory for each GPU: 2g, 1.5GiB, 1024m or 50%; for a launch, max takes all free memory, and "
+    "4g:8g reserves 4 GiB and allows up to 8 GiB; or by GPU: 0=2g,1=4g, where the number is the GPU's index in this "
+    "host's nvidia-smi, or a UUID or its beginning.",
     compute: str = "Share of each GPU's time: 1 to 100 (100: no limit); or by GPU: 0=50,1=20.",
 ) -> Callable[[Function], Function]:
     """Return what adds --mem and --sm, with these helps."""
@@ -333,7 +333,8 @@ def enforce_option(function: Function) -> Function:
         default=lambda: config.default("enforce"),
         group=LIMITS,
         help="How --mem is held: by the library in each program alone (library), or by the driver's own limits too, "
-        "which hold whatever a program loads (driver; from driver r615 on). auto, the default: all that the host has.",
+        "which hold whatever a program loads (driver; from driver r615 on). auto (default): every "
+        "mechanism this host supports.",
     )(function)
 
 

@@ -80,8 +80,9 @@ def own_placement_options(function: Function) -> Function:
                 type=bool,
                 metavar="",
                 group=_GROUP,
-                help="Take turns of some seconds on a GPU with other --swap launches: one has its memory there, the "
-                "others in host memory, so together they may use more than the GPU has. Needs vgpurun guard.",
+                help="Take turns of some seconds on a GPU with other --swap launches: one at a time has its memory "
+                "there, the others' waits in host memory, so together they may use more than the GPU has. Needs "
+                "vgpurun guard.",
             ),
             option(
                 "--movable",

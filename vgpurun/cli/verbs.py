@@ -36,7 +36,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("pause", "pause:pause", "Stop containers for a while, or their GPU work alone."),
         ("unpause", "pause:unpause", "Let paused containers, or their GPU work, go on."),
         ("thaw", "guard:thaw", "Let containers go on that the guard has frozen."),
-        ("suspend", "suspend:suspend", "Take the GPUs from containers whose programs go on."),
+        ("suspend", "suspend:suspend", "Move running containers' GPU memory to the host and release the GPUs."),
         ("resume", "suspend:resume", "Give suspended containers their GPUs back."),
         ("move", "suspend:move", "Bring containers onto other GPUs while they run."),
         ("defrag", "defrag:defrag", "Move what runs so that a launch fits."),

@@ -409,5 +409,5 @@ def _called(share: Path) -> str:
 
 
 def clock() -> float:
-    """Return the time that the guard's looks are in: it goes on while the host sleeps for nobody."""
+    """Return monotonic time in seconds; it does not advance while the host is suspended."""
     return time.monotonic()

@@ -90,7 +90,7 @@ def launch(
     """
     state.make_lock_dir()
     for ended in end_overdue(engine):
-        warn(f"the time of {ended} was over: it is ended")
+        warn(f"{ended} reached its --for limit and was stopped")
     free = state.free_folders()
     engine_id = facts.result().id  # while nobody waits for the lock
     with ExitStack() as undo:

@@ -45,4 +45,4 @@ def _make_device(folder: Path, simulated_driver: Path | None) -> str:
 
 
 def _refusal(missing: str) -> EnforceError:
-    return EnforceError(f"--enforce driver: {missing}; use auto, which takes all that the host has, or library")
+    return EnforceError(f"--enforce driver: {missing}; use auto, which takes what this host supports, or library")

@@ -30,7 +30,7 @@ def lacking_for_process(mode: str, quotas: Sequence[DeviceQuota]) -> str:
         or ("" if os.geteuid() == 0 else "only root may set limits of the driver's own")
     )  # fmt: skip
     if missing and mode == "driver":
-        raise EnforceError(f"--enforce driver: {missing}; use auto, which takes all that the host has, or library")
+        raise EnforceError(f"--enforce driver: {missing}; use auto, which takes what this host supports, or library")
     return missing
 
 

@@ -119,14 +119,14 @@ def quotas_within(parent: Share, gpus: Sequence[Gpu], limits: Limits) -> tuple[D
     """
     for name, option in _OF_THE_OUTERMOST.items():
         if getattr(limits, name) is not None:
-            raise LimitError(f"{option} is for the share as a whole, which this is a part of; leave it out")
+            raise LimitError(f"{option} can only be set on the outer share; leave it out")
     theirs = dict(parent.quotas)
     whole = [theirs.get(gpu.uuid, Quota()) for gpu in gpus]
     sizes = [_visible_bytes(each) or gpu.memory_bytes for gpu, each in zip(gpus, whole, strict=True)]
     seen = [gpu._replace(memory_bytes=size) for gpu, size in zip(gpus, sizes, strict=True)]
     asked = quota.resolve(seen, limits.memory, limits.sm, {}, range(len(gpus)))
     if any(each.guaranteed_bytes is not None for each in asked):
-        raise LimitError("a guaranteed size is for the share as a whole, which this is a part of; give the most alone")
+        raise LimitError("a guaranteed size can only be set on the outer share; give the maximum alone")
     found = [
         DeviceQuota(gpu, Quota(each.memory_bytes, _percent_of(each.sm_percent, of.sm_percent)))
         for gpu, each, of in zip(gpus, asked, whole, strict=True)

@@ -133,7 +133,7 @@ def refuse_in_slice(container: str, slice_name: str) -> None:
 
 
 def set_paused(container: Limited, paused: bool) -> None:
-    """Suspend the GPU work of a container, or let it go on. Raises StateError."""
+    """Pause or unpause a container's GPU work. Raises StateError."""
     path = container.limits_folder / "etc" / "limits"
     with changing(container), _told(path, container):
         before = _read(path, container)

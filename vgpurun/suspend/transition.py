@@ -244,7 +244,7 @@ def is_part(target: Limited) -> bool:
     """Return whether it is a part of another share. Raises SuspendError where that is suspended itself."""
     above = folders_above(target.limits_folder)
     if any(map(_suspended_at, above)):
-        raise SuspendError(f"{target.name} is a part of what is suspended itself; resume that first")
+        raise SuspendError(f"{target.name} is part of a suspended share; resume the share first")
     return bool(above)
 
 

@@ -41,7 +41,7 @@ static void end_at(struct meter_stream *stream, void *marker, int64_t end_ns, in
   enter_flight(stream);
 }
 
-/* It was done at any time before now. */
+/* Ends the batch without a marker: the GPU finished it at an unknown earlier time. */
 static void end_unobserved(struct meter_stream *stream) {
   end_at(stream, NULL, stream->meter->driver->now_ns(), INT64_MAX);
 }

@@ -86,7 +86,7 @@ static inline bool launch_run_goes_on(int64_t now_ns) {
   return has_room && now_ns - run->last_ns <= LAUNCH_RUN_GAP_NS * came;
 }
 
-/* That one has gone well. */
+/* Adds the timed launch, which succeeded, to the run. */
 static inline void launch_run_add(int64_t start_ns, int64_t end_ns) {
   struct launch_run *run = &launch_run;
   uint64_t duration_ns = end_ns > start_ns ? (uint64_t)(end_ns - start_ns) : 0;

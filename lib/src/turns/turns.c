@@ -83,7 +83,7 @@ static bool is_believed(const struct turns *turns, const struct turns_tenant *te
   return tenant->held_zero_at_ns <= now_ns + bucket_wall_ns(TURNS_LONGEST_NS / 2, most_percent(turns, tenant));
 }
 
-/* Those that had the turn while we waited for it pay. */
+/* Charges each tenant that held the turn while we waited. */
 static void charge_holders(struct turns *turns, int64_t since_ns, int64_t now_ns, int64_t paid_ns) {
   for (int i = 1; i < turns->tenants_count; i++) {
     struct turns_tenant *tenant = &turns->tenants[i];

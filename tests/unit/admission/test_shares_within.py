@@ -52,10 +52,10 @@ def test_percentages_are_of_the_share(memory: str | None, sm: str | None, first:
         (Limits("5g"), "--mem 5g is more than GPU 0 has"),
         (Limits("max"), "'max'"),
         (Limits("101%"), "more than the whole GPU"),
-        (Limits(sm_policy="burst"), "--sm-policy is for the share as a whole"),
-        (Limits(priority="low"), "--priority is for the share as a whole"),
-        (Limits("1g:2g"), "a guaranteed size is for the share as a whole"),
-        (Limits("1g", oversubscribe="2g"), "--oversubscribe is for the share as a whole"),
+        (Limits(sm_policy="burst"), "--sm-policy can only be set on the outer share"),
+        (Limits(priority="low"), "--priority can only be set on the outer share"),
+        (Limits("1g:2g"), "a guaranteed size can only be set on the outer share"),
+        (Limits("1g", oversubscribe="2g"), "--oversubscribe can only be set on the outer share"),
     ],
 )
 def test_what_a_part_cannot_have(limits: Limits, words: str) -> None:
@@ -102,7 +102,7 @@ def test_a_launch_in_a_share_becomes_a_part_of_it(monkeypatch: pytest.MonkeyPatc
     assert Wanted.take(given(sm="50"), share=HALF) == WantedPart(HALF, Limits(None, "50"))
     assert Wanted.take(given(slice_name="alice", mem="1g")) == WantedPart("alice", Limits("1g"))
     for option in ("wait", "place", "overcommit", "idle", "preempt_idle", "swap"):
-        with pytest.raises(OptionError, match=f"--{option.replace('_', '-')} is for the share as a whole"):
+        with pytest.raises(OptionError, match=f"--{option.replace('_', '-')} can only be set on the outer share"):
             Wanted.take(given(**{option: "1"}), share=HALF)
 
 

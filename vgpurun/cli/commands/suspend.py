@@ -58,7 +58,7 @@ def _target_options(function: Function) -> Function:
 )  # fmt: skip
 @option(
     "--timeout", metavar="TIME", default="10s", show_default=True, group=_GROUP,
-    help="How long its work on the GPUs may take to end; then it runs on.",
+    help="Wait this long for running GPU work to finish; then give up and let the programs continue.",
 )  # fmt: skip
 @_target_options
 def suspend(
@@ -155,7 +155,7 @@ def resume(
 )  # fmt: skip
 @option(
     "--timeout", metavar="TIME", default="10s", show_default=True, group=_GROUP,
-    help="How long its work on the GPUs may take to end; then it runs on.",
+    help="Wait this long for running GPU work to finish; then give up and let the programs continue.",
 )  # fmt: skip
 @overcommit_option(_GROUP, "Allow it")
 @_target_options

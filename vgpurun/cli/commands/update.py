@@ -143,7 +143,7 @@ def show_changes(name: str, changes: Sequence["Change"]) -> None:
             held = show_size(change.held_bytes or 0)
             warn(f"{name} holds {held} of GPU {change.gpu.number}, more than its new limit: it gets no more")
         for left in change.unsettled:
-            warn(f"{name}: {left}; the library holds the new one, and `vgpurun prune` by root sets the driver's again")
+            warn(f"{name}: {left}; the library enforces the new limit; run `sudo vgpurun prune` to update the driver's")
 
 
 def show_quota(quota: Quota) -> str:

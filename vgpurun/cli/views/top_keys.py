@@ -15,7 +15,7 @@ enter              all about that line, and back
 /                  show only lines with a text; with none, all
 m, c, g            sort by memory, compute, GPU
 +, -               refresh more often, or less
-p                  suspend the GPU work of a container, or let it go on
+p                  pause or unpause a container's GPU work
 u                  change its limits, as vgpurun update does: --mem 4g --sm 30
 l                  the end of what it has written
 x                  stop it
