@@ -35,7 +35,7 @@
 #endif
 #define ALL_SEALS (F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE)
 
-/* What the device's descriptor holds. */
+/* The content of the file behind a descriptor of the device. */
 struct device_file {
   uint64_t magic;
   struct control_client client;

@@ -14,7 +14,7 @@
 #define BEHAVIOUR_IDLE 2
 #define BEHAVIOUR_FORCE_BUSY_CHECK 3
 
-/* What calls take on a card. */
+/* Durations of the calls on a card. */
 #define OFF_IDLE_NS (250 * NS_PER_US)
 #define OFF_RUNNING_NS (450 * NS_PER_US)
 #define ON_NS (170 * NS_PER_US)

@@ -1,4 +1,4 @@
-/* What the control device answers: allocations, frees and controls of a client, as a card's driver lays them out. */
+/* The control device's answers to a client's allocations, frees and controls, as a card's driver lays them out. */
 #ifndef SIM_CONTROL_ANSWERS_H
 #define SIM_CONTROL_ANSWERS_H
 
@@ -59,7 +59,7 @@ struct group_parameters {
   uint32_t error, ecc_error, copies_of, engine_type; /* copies_of: the group whose copies the engine makes; 0: none */
 };
 
-/* Who asks: the client that a descriptor of the device is of. */
+/* The client to which a descriptor of the device belongs. */
 struct control_client {
   uint32_t slot, handle;
 };

@@ -23,7 +23,7 @@ uint64_t spin_launch(const char *kernel_name, unsigned group, uint64_t begins_ns
 /* A kernel is launched that may be awaited. */
 void spin_note_launch(const char *kernel_name, uint64_t begins_ns);
 
-/* What a spin's name has become: it, or work behind it, ends so long after that time. SPIN_GOES_ON: nobody knows yet.
+/* Returns when the spin that a time names ends, SPIN_GOES_ON before that is known, and how long after that the time is.
  */
 uint64_t spin_end(uint64_t time_ns, uint64_t *after_ns);
 

@@ -52,7 +52,7 @@ struct state_checkpoint {
   struct state_gpu_pair pairs[SIM_MAX_DEVICES];
 };
 
-/* What a process has allocated on its control device (control.c), by handles; 0: nothing. Under the timeline's lock. */
+/* A process's allocations on its control device (control.c), by handles; 0: nothing. Under the timeline's lock. */
 struct state_client {
   uint32_t handle;
   uint32_t devices[SIM_MAX_DEVICES], subdevices[SIM_MAX_DEVICES]; /* by the rows of the devices */
