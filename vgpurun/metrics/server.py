@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -21,7 +21,7 @@ DEFAULT_LISTEN = "127.0.0.1:9487"
 _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^:\[\]]*):)?(?P<port>[0-9]{1,5})", re.ASCII)
 _CLIENT_PATIENCE_S = 10.0  # for a request to come, and for an answer to be taken
 _MAX_CLIENTS = 32  # at the same time
-_PLACE_PATIENCE_S = 0.5  # of one more, until there is a place
+_PLACE_PATIENCE_S = 0.5  # of one more, until one that has asked nothing yet loses its place
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>vgpurun exporter</title></head>
@@ -41,7 +41,14 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _CLIENT_PATIENCE_S
+    timeout = _CLIENT_PATIENCE_S  # for each part of a request: a client may send it byte by byte
+    server: "_Server"
+
+    def parse_request(self) -> bool:
+        """Keep the place of a client that has asked."""
+        is_request = super().parse_request()
+        self.server.silent.pop(self.connection, None)
+        return is_request
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: a scrape every few seconds is no news."""
@@ -59,6 +66,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, *args: Any) -> None:
         self._places = threading.BoundedSemaphore(_MAX_CLIENTS)
+        self.silent: dict[socket.socket, None] = {}  # those that have a place and have asked nothing, the oldest first
         super().__init__(*args)
 
     def server_bind(self) -> None:
@@ -69,16 +77,29 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Give a client a thread, unless there are too many for some time: others wait in the kernel's queue."""
+        """Give a client a thread. Of too many, the one that has been silent for longest loses its place.
+
+        The others wait in the kernel's queue meanwhile.
+        """
         if not self._places.acquire(timeout=_PLACE_PATIENCE_S):
-            self.shutdown_request(request)
-            return
+            self._end_silent()
+            if not self._places.acquire(timeout=_PLACE_PATIENCE_S):
+                self.shutdown_request(request)
+                return
+        self.silent[request] = None
         super().process_request(request, client_address)
+
+    def _end_silent(self) -> None:
+        for oldest in list(self.silent)[:1]:
+            self.silent.pop(oldest, None)
+            with suppress(OSError):  # it has ended by itself
+                oldest.shutdown(socket.SHUT_RDWR)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.silent.pop(request, None)
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

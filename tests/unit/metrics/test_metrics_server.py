@@ -36,11 +36,15 @@ def test_one_more_client_than_places_waits_for_one(monkeypatch: pytest.MonkeyPat
     assert answers == [b"ok\n"] * 5
 
 
-def test_a_client_for_whom_there_is_no_place_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_MAX_CLIENTS", 1)
-    monkeypatch.setattr(server, "_PLACE_PATIENCE_S", 0.01)
+def test_a_client_that_asks_gets_the_place_of_one_that_sends_a_byte_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_MAX_CLIENTS", 2)
+    monkeypatch.setattr(server, "_PLACE_PATIENCE_S", 0.1)
     with server.serving("127.0.0.1:0", prometheus_client.CollectorRegistry()) as url:
         port = int(url.split(":")[-1].split("/")[0])
-        with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)) as second:
-            second.settimeout(60)
-            assert second.recv(1) == b""
+        with socket.create_connection(("127.0.0.1", port)) as oldest, socket.create_connection(("127.0.0.1", port)):
+            oldest.send(b"GET / HTTP/1.0\r\n")
+            assert urllib.request.urlopen(url.replace("/metrics", "/healthz"), timeout=60).read() == b"ok\n"
+            oldest.settimeout(60)
+            assert oldest.recv(1) == b""
