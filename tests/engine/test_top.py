@@ -60,7 +60,7 @@ def test_keys_act_on_the_chosen_container(open_top: Callable[..., Terminal], vgp
     top.type(b"j\r")
     top.read_until(b"2 GiB, 50 %")
     top.type(b"\rp")
-    top.read_until(b"suspend the GPU work of holder?")
+    top.read_until(b"pause the GPU work of holder?")
     top.type(b"y")
     top.read_until(b"--gpu holder: done")
     top.read_until(b"paused")

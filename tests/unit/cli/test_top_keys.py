@@ -58,8 +58,8 @@ def test_the_chosen_line_moves_and_stays_with_its_container() -> None:
     ("moves", "question", "action"),
     [
         (("down", "x"), "stop container a?", Action(("stop", "a"))),
-        (("down", "p"), "suspend the GPU work of a?", Action(("pause", "--gpu", "a"))),
-        (("down", "down", "p"), "GPU work of b go on?", Action(("unpause", "--gpu", "b"))),
+        (("down", "p"), "pause the GPU work of a?", Action(("pause", "--gpu", "a"))),
+        (("down", "down", "p"), "unpause the GPU work of b?", Action(("unpause", "--gpu", "b"))),
         (("down", "u", *"--sm 5", "enter"), "update --sm 5 a?", Action(("update", "--sm", "5", "a"))),
         (
             ("page down", "u", *"--mem 1g", "enter"),

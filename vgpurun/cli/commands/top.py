@@ -48,7 +48,7 @@ def top(
     With a CONTAINER it is `docker top`: its processes, once.
 
     Compute is the GPU time of the last whole second. Keys: q quits; ? lists all of them, among them / to filter, enter
-    for details, and p, u, l and x to suspend, limit, read and stop the chosen container.
+    for details, and p, u, l and x to pause, limit, read and stop the chosen container.
     """
     if container is not None:
         from vgpurun.cli.commands.docker_verbs import handed_over

@@ -135,9 +135,9 @@ class Keys:
         if key == "x":
             self._ask(f"stop container {name}? y/n", Action(("stop", name)))
         elif row.device is not None and row.device.quota.paused:
-            self._ask(f"let the GPU work of {name} go on? y/n", Action(("unpause", "--gpu", name)))
+            self._ask(f"unpause the GPU work of {name}? y/n", Action(("unpause", "--gpu", name)))
         else:
-            self._ask(f"suspend the GPU work of {name}? y/n", Action(("pause", "--gpu", name)))
+            self._ask(f"pause the GPU work of {name}? y/n", Action(("pause", "--gpu", name)))
         return None
 
     def _ask(self, question: str, action: Action) -> None:
