@@ -4,12 +4,10 @@
 #include <stdatomic.h>
 
 #include "contexts.h"
-#include "control.h"
 #include "pools.h"
 #include "restore_thread.h"
+#include "spins.h"
 #include "state.h"
-#include "timeline.h"
-#include "times.h"
 #include "visible.h"
 
 enum { NOT_INITIALIZED, READY, FORKED };
@@ -30,9 +28,6 @@ static CUresult initialize(void) {
     return CUDA_ERROR_NO_DEVICE;
   clock_wait_until(clock_ns() + sim_config.start_ns);
   if (!state_open() || !state_join())
-    return CUDA_ERROR_OPERATING_SYSTEM;
-  timeline_join();
-  if (!control_open())
     return CUDA_ERROR_OPERATING_SYSTEM;
   if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0 || !restore_thread_start(&driver_lock))
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -100,9 +95,9 @@ CUresult driver_leave(CUresult result) {
 }
 
 CUresult driver_leave_and_wait(uint64_t until_ns) {
-  while (!time_has_come(until_ns)) {
+  while (clock_ns() < (until_ns = spin_known(until_ns))) {
     driver_leave(CUDA_SUCCESS);
-    time_wait(until_ns);
+    spin_wait_until(until_ns);
     CUresult result = driver_enter();
     if (result != CUDA_SUCCESS)
       return result;

@@ -3,8 +3,6 @@
 #include <string.h>
 
 #include "cards.h"
-#include "groups.h"
-#include "timeline.h"
 
 #define NONE SIM_MAX_DEVICES
 
@@ -49,7 +47,7 @@ static bool read_pairs(const struct state_gpu_pair *pairs, unsigned count, unsig
 
 bool remap_devices(const struct state_gpu_pair *pairs, unsigned count) {
   struct device_config devices[SIM_MAX_DEVICES];
-  unsigned from[SIM_MAX_DEVICES], rows[SIM_MAX_DEVICES];
+  unsigned from[SIM_MAX_DEVICES];
   uint64_t bytes[SIM_MAX_DEVICES];
   if (count == 0)
     return true;
@@ -60,13 +58,6 @@ bool remap_devices(const struct state_gpu_pair *pairs, unsigned count) {
   memcpy(devices, sim_config.devices, sizeof devices);
   for (unsigned device = 0; device < sim_config.device_count; device++)
     sim_config.devices[device] = devices[from[device]];
-  for (unsigned row = 0; row < SIM_MAX_DEVICES; row++)
-    rows[row] = row;
-  for (unsigned device = 0; device < sim_config.device_count; device++)
-    rows[state_row(device)] = state_row(from[device]);
-  timeline_lock();
-  groups_move(state_own_slot(), rows);
-  timeline_unlock();
   state_remap_devices(from);
   for (unsigned device = 0; device < sim_config.device_count; device++)
     atomic_store(&state_own(device)->checkpointed_bytes, bytes[device]);

@@ -1,7 +1,6 @@
 #include "state.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,14 +9,14 @@
 #include "limits.h"
 #include "state_file.h"
 
-#define STATE_MAGIC 0x3430304d49535056ULL /* changes with the layout */
+#define STATE_MAGIC 0x3330304d49535056ULL /* changes with the layout */
+#define NO_SLOT STATE_MAX_PROCESSES
 
 static int state_fd = -1;
 static struct state *state;
-static unsigned own_slot = STATE_NO_SLOT;
+static unsigned own_slot = NO_SLOT;
 static unsigned device_rows[SIM_MAX_DEVICES];
 static uint64_t own_cgroups[SIM_CGROUP_DEPTH];
-static pthread_mutex_t visit_lock = PTHREAD_MUTEX_INITIALIZER; /* locks of the file do not keep threads apart */
 
 /* Devices are known by their UUIDs, so that processes with different configurations share what they have in common. */
 static bool find_rows(const char *path) {
@@ -57,10 +56,10 @@ bool state_open(void) {
     return false;
   }
   state = mapped;
-  state_file_lock_byte(fd, STATE_LOCK_ALL);
+  state_file_lock(fd);
   state->magic = STATE_MAGIC;
   bool good = find_rows(path);
-  state_file_unlock_byte(fd, STATE_LOCK_ALL);
+  state_file_unlock(fd);
   if (!good) {
     munmap(state, sizeof *state);
     state = NULL;
@@ -87,17 +86,17 @@ static uint32_t own_pid_namespace(void) {
 bool state_join(void) {
   /* A child would hold our locks through the mapping as well as through the descriptor. */
   madvise(state, sizeof *state, MADV_DONTFORK);
-  state_file_lock_byte(state_fd, STATE_LOCK_ALL);
+  state_file_lock(state_fd);
   unsigned slot = 0;
   while (slot < STATE_MAX_PROCESSES && !state_file_try_lock(state_fd, STATE_LOCK_SLOTS + slot))
     slot++;
   if (slot == STATE_MAX_PROCESSES) {
-    state_file_unlock_byte(state_fd, STATE_LOCK_ALL);
+    state_file_unlock(state_fd);
     complain("more than %d processes use the simulated GPUs", STATE_MAX_PROCESSES);
     return false;
   }
   if (!state_file_reserve(state_fd, offsetof(struct state, processes[slot]), sizeof state->processes[slot])) {
-    state_file_unlock_byte(state_fd, STATE_LOCK_ALL);
+    state_file_unlock(state_fd);
     complain("the state file of the simulated GPUs: %s", strerror(errno));
     return false;
   }
@@ -109,7 +108,8 @@ bool state_join(void) {
   if (atomic_load(&state->slots_used) <= slot)
     atomic_store(&state->slots_used, slot + 1);
   own_slot = slot;
-  state_file_unlock_byte(state_fd, STATE_LOCK_ALL);
+  state_file_unlock(state_fd);
+  state_forget_dead_work();
   return true;
 }
 
@@ -117,7 +117,7 @@ void state_leave_after_fork(void) {
   state_file_close(state_fd); /* the parent's locks must not outlive it through this copy */
   state_fd = -1;
   state = NULL;
-  own_slot = STATE_NO_SLOT;
+  own_slot = NO_SLOT;
 }
 
 /* A program that closes every descriptor closes ours, and with it the mark of the PID; the slot is held by the mapping.
@@ -126,7 +126,7 @@ static int file(void) {
   int fd = state_file_check(state_fd);
   if (fd != state_fd && fd >= 0) {
     state_fd = fd;
-    if (own_slot != STATE_NO_SLOT)
+    if (own_slot != NO_SLOT)
       state_file_mark_pid(fd, STATE_LOCK_PIDS + own_slot);
   }
   return state_fd;
@@ -153,16 +153,12 @@ static bool slot_is_live(unsigned slot) {
 }
 
 struct state *state_lock(void) {
-  state_file_lock_byte(file(), STATE_LOCK_ALL);
+  state_file_lock(file());
   return state;
 }
 
 void state_unlock(void) {
-  state_file_unlock_byte(file(), STATE_LOCK_ALL);
-}
-
-struct state *state_mapped(void) {
-  return state;
+  state_file_unlock(file());
 }
 
 struct state_limit *state_limits(void) {
@@ -177,7 +173,7 @@ const uint64_t *state_own_cgroups(void) {
   uint64_t now = cgroup_now();
   if (now && now != own_cgroups[0]) { /* it has been moved */
     cgroups_of_caller(own_cgroups);
-    if (own_slot != STATE_NO_SLOT)
+    if (own_slot != NO_SLOT)
       memcpy(state->processes[own_slot].cgroups, own_cgroups, sizeof own_cgroups);
   }
   return own_cgroups;
@@ -196,19 +192,7 @@ unsigned state_row(unsigned device) {
 }
 
 bool state_slot_is_live(unsigned slot) {
-  if (slot == STATE_NO_SLOT)
-    return state_file_is_locked(file(), STATE_LOCK_VISIT);
   return slot < STATE_MAX_PROCESSES && slot_is_live(slot);
-}
-
-void state_begin_visit(void) {
-  pthread_mutex_lock(&visit_lock);
-  state_file_lock_byte(file(), STATE_LOCK_VISIT);
-}
-
-void state_end_visit(void) {
-  state_file_unlock_byte(file(), STATE_LOCK_VISIT);
-  pthread_mutex_unlock(&visit_lock);
 }
 
 bool state_make_room(size_t start, size_t length) {
@@ -269,7 +253,7 @@ uint64_t state_used_bytes(unsigned device) {
 
 bool state_reserve(unsigned device, uint64_t bytes) {
   uint64_t total = sim_config.devices[device].memory_bytes;
-  state_file_lock_byte(file(), STATE_LOCK_ALL);
+  state_file_lock(file());
   uint64_t used = state_used_bytes(device);
   struct memory_limits limits;
   bool fits = used <= total && bytes <= total - used;
@@ -279,12 +263,34 @@ bool state_reserve(unsigned device, uint64_t bytes) {
     atomic_fetch_add(&state_own(device)->used_bytes, bytes);
     state_device(device)->peak_bytes = max_u64(state_device(device)->peak_bytes, used + bytes);
   }
-  state_file_unlock_byte(file(), STATE_LOCK_ALL);
+  state_file_unlock(file());
   return fits;
 }
 
 void state_release(unsigned device, uint64_t bytes) {
   atomic_fetch_sub(&state_own(device)->used_bytes, bytes);
+}
+
+static void latest_tail(unsigned slot, struct state_process_device *use, void *latest) {
+  (void)slot;
+  uint64_t *tail = latest;
+  *tail = max_u64(*tail, atomic_load(&use->tail_ns));
+}
+
+void state_forget_dead_work(void) {
+  state_file_lock(file());
+  for (unsigned slot = 0; slot < slots_used(); slot++)
+    if (atomic_load(&state->processes[slot].pid) != 0 && !slot_is_live(slot))
+      memset(&state->processes[slot], 0, sizeof state->processes[slot]);
+  for (unsigned device = 0; device < sim_config.device_count; device++) {
+    uint64_t before = atomic_load(&state_device(device)->tail_ns);
+    uint64_t live = 0;
+    state_visit_live(device, latest_tail, &live);
+    /* A process that queues work at this moment moves the tail first and wins. */
+    if (live < before)
+      atomic_compare_exchange_strong(&state_device(device)->tail_ns, &before, live);
+  }
+  state_file_unlock(file());
 }
 
 bool state_find_process(uint32_t pid, unsigned *slot) {

@@ -19,13 +19,15 @@
 #define STATE_BUCKET_NS (NS_PER_S / 8)
 
 struct state_device {
-  char uuid[48];       /* empty: the row is free */
-  uint64_t peak_bytes; /* the most memory that was ever in use at once */
+  char uuid[48];            /* empty: the row is free */
+  _Atomic uint64_t tail_ns; /* when the last work that was queued on the device ends */
+  uint64_t peak_bytes;      /* the most memory that was ever in use at once */
 };
 
 struct state_process_device {
   _Atomic uint64_t used_bytes;
   _Atomic uint64_t checkpointed_bytes;  /* of a process that is off its GPUs: what it had, and will need again */
+  _Atomic uint64_t tail_ns;             /* when the last work of this process ends */
   _Atomic uint64_t busy[STATE_BUCKETS]; /* per 125 ms: the number of the interval << 32 | busy nanoseconds in it */
 };
 
@@ -52,17 +54,10 @@ struct state_checkpoint {
   struct state_gpu_pair pairs[SIM_MAX_DEVICES];
 };
 
-/* A process's allocations on its control device (control.c), by handles; 0: nothing. Under the timeline's lock. */
-struct state_client {
-  uint32_t handle;
-  uint32_t devices[SIM_MAX_DEVICES], subdevices[SIM_MAX_DEVICES]; /* by the rows of the devices */
-};
-
 struct state_process {
   _Atomic uint32_t pid; /* as its own PID namespace counts */
   _Atomic uint32_t pid_namespace;
   struct state_checkpoint checkpoint;
-  struct state_client client;
   uint64_t cgroups[SIM_CGROUP_DEPTH]; /* the process's, the nearest first */
   struct state_process_device devices[SIM_MAX_DEVICES];
 };
@@ -92,66 +87,15 @@ struct state_limit {
   uint64_t soft_bytes, hard_bytes;
 };
 
-/* A channel group: the queue of a context's work on a device. Under the timeline's lock, but that the two counters may
- * be read without it. A copy engine's group has channels and no queue: copies are in the queue of their context. */
-#define STATE_MAX_GROUPS 2048
-#define STATE_GROUP_CHANNELS 8
-#define STATE_QUEUE 4096 /* pieces of work of a group that are remembered */
-
-enum state_engine_type { ENGINE_NONE, ENGINE_COMPUTE = 1, ENGINE_COPY = 11 };
-
-struct state_group {
-  uint32_t engine_type; /* ENGINE_NONE: the row is free */
-  uint32_t device_row, slot;
-  uint32_t parent, handle, channels[STATE_GROUP_CHANNELS]; /* 0: not allocated */
-  uint32_t off;                                            /* a bit for each channel */
-  uint32_t copies;                                         /* the row of the copy engine's group, plus one; 0: none */
-  uint32_t spinning;                                       /* kernels that wait for one that is not launched yet */
-  uint64_t slice_ns;
-  _Atomic uint64_t queued,
-      passed;                  /* pieces that were ever put in, and of them those that, with all before, have ended */
-  uint64_t queued_ns, done_ns; /* the work of all that were ever put in, and what of it is done or gone */
-  uint64_t next_copy;          /* no piece before this one is a copy that has not ended */
-};
-
-struct state_piece {
-  uint64_t passed_ns; /* when it and all before it had ended; 0: they have not */
-  uint64_t copied_ns; /* when a copy had ended; 0: it has not, or is none */
-  uint64_t left_ns;   /* of its work */
-  uint64_t until_ns;  /* the group's queued_ns with it */
-  uint64_t after;     /* it does not begin before that piece of a group has ended (timeline.h), and for after_ns more */
-  uint64_t after_ns;
-  uint64_t is_copy;
-};
-
-/* How a device is shared among groups. */
-struct state_engine {
-  uint32_t current; /* the row of the group that it runs or has run last, plus one */
-  uint32_t runs;    /* now */
-  uint64_t slice_left_ns, switch_left_ns;
-  uint64_t waiting[STATE_MAX_GROUPS / 64]; /* groups with work */
-  uint32_t waiting_count, reserved;
-};
-
-struct state_timeline {
-  _Atomic uint32_t holder; /* of the lock: a slot, plus one */
-  uint32_t last_client;
-  uint64_t now_ns; /* all that is simulated has got there */
-  struct state_engine engines[SIM_MAX_DEVICES];
-};
-
 struct state {
   uint64_t magic;
   _Atomic uint32_t slots_used; /* slots at and above this number were never claimed */
   uint8_t reserved[52];
   struct state_device devices[SIM_MAX_DEVICES];
-  struct state_timeline timeline;
-  struct state_group groups[STATE_MAX_GROUPS];
   struct state_process processes[STATE_MAX_PROCESSES];
   uint64_t last_shared_id;
   struct state_shared shared[STATE_MAX_SHARED]; /* under the lock of the file */
   struct state_limit limits[STATE_MAX_LIMITS];
-  struct state_piece queues[STATE_MAX_GROUPS][STATE_QUEUE];
 };
 
 /* Maps the file and finds or makes the rows of the configured devices. False after one line on stderr. */
@@ -195,7 +139,6 @@ void state_release(unsigned device, uint64_t bytes);
 /* For parts of the state that have a file of their own. */
 struct state *state_lock(void);
 void state_unlock(void);
-struct state *state_mapped(void); /* NULL: the file is not open, as in a forked child */
 struct state_limit *state_limits(void);
 const uint64_t *state_cgroups(unsigned slot); /* of another process, and of this one */
 const uint64_t *state_own_cgroups(void);
@@ -203,12 +146,6 @@ unsigned state_own_slot(void);
 struct state_process *state_process(unsigned slot);
 unsigned state_row(unsigned device);
 bool state_slot_is_live(unsigned slot);
-
-/* Processes without a slot come one at a time, and have this one meanwhile. */
-#define STATE_NO_SLOT STATE_MAX_PROCESSES
-void state_begin_visit(void);
-void state_end_visit(void);
-
 bool state_make_room(size_t start, size_t length); /* on the disk, before the first store there */
 
 /* The living process that the caller's PID namespace knows by this number. False when it uses no simulated GPU. */
@@ -220,5 +157,8 @@ void state_end_request(unsigned slot);
 
 /* In this process the configured devices are others from now on: the one at `from[i]` is the one at `i`. */
 void state_remap_devices(const unsigned from[SIM_MAX_DEVICES]);
+
+/* Forgets what dead processes had queued, so that new work need not wait for it. */
+void state_forget_dead_work(void);
 
 #endif

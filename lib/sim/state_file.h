@@ -9,7 +9,6 @@
 #define STATE_LOCK_SLOTS (1LL << 41)
 #define STATE_LOCK_PIDS (1LL << 42)
 #define STATE_LOCK_REQUESTS (1LL << 43)
-#define STATE_LOCK_VISIT (1LL << 44)
 
 /* Opens the file that VGPUSIM_STATE, the configuration or the default names, creates it safely, and gives it at least
  * this size. A file that begins with anything but zeros or this number is somebody else's and stays as it is. Returns a
@@ -29,7 +28,8 @@ void state_file_close(int fd);
 bool state_file_reserve(int fd, size_t start, size_t length);
 
 /* Locks of this open file description: the kernel drops them when the last copy of the descriptor is gone. */
-void state_file_lock_byte(int fd, long long byte);
+void state_file_lock(int fd);
+void state_file_unlock(int fd);
 bool state_file_try_lock(int fd, long long byte);
 void state_file_unlock_byte(int fd, long long byte);
 
