@@ -187,7 +187,7 @@ def test_no_room_for_two_contexts_skips_what_needs_them(environment: dict[str, s
 
 def test_a_program_that_cannot_start_is_one_line(environment: dict[str, str]) -> None:
     result = run(environment, "-m", "vgpurun", "verify", "IMAGE")
-    assert result.returncode == 125 and "no-engine.sock" in result.stderr
+    assert result.returncode == 1 and "no-engine.sock" in result.stderr
     assert len(result.stderr.splitlines()) == 1
     none = run(environment, "-m", "vgpurun", "verify", "--sm", "100")
     assert none.returncode == 125 and "no limit to try" in none.stderr
