@@ -97,7 +97,7 @@ def test_prune_ends_it_too_and_slices_reserve_nothing_any_more(vgpurun: Cli, deb
 
 
 def test_a_clock_that_is_set_ends_nothing(vgpurun: Cli, debian: str) -> None:
-    """It jumps by two hours, as far as can be seen; what counts is the time since the host was started."""
+    """The wall clock seems to jump by two hours; the time since the host was started counts."""
     assert vgpurun.run("-d", "--name", "lasts", "--mem", "1g", "--for", "5m", debian, *ENDS_AT_ONCE).exit_code == 0
     assert "ends in 5 minutes" in vgpurun("ps", "--driver", "sim").stdout
     path = vgpurun.state_folder(vgpurun.engine.containers.get("lasts")) / "owner"

@@ -25,7 +25,7 @@ storage: {{filesystem: {{rootdirectory: {folder}/storage}}}}
 http: {{addr: "{name}"}}
 auth: {{htpasswd: {{realm: tests, path: {folder}/htpasswd}}}}
 """
-# As docker-credential-pass and the like are asked: with the registry's name on standard input, or for a list of names.
+# Answers as docker-credential-pass does: for the registry named on standard input, or with a list of names.
 HELPER = """\
 #!/bin/sh
 case $1 in

@@ -32,7 +32,7 @@ def test_a_signal_is_forwarded(vgpurun: Cli, debian: str, name: str) -> None:
 
 
 def test_the_third_signal_ends_the_client_alone(vgpurun: Cli, debian: str) -> None:
-    """As with docker run: a job that ignores them goes on."""
+    """A job that ignores them goes on, as with docker run."""
     command = ("run", "--name", "deaf", *vgpurun.driver, "--mem", "1g", debian)
     with vgpurun.started(*command, "sh", "-c", "trap '' INT TERM; echo ready; exec sleep 60") as process:
         assert process.stdout is not None

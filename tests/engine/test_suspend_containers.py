@@ -64,7 +64,7 @@ def test_the_guard_wakes_a_notebook(vgpurun: Cli, debian: str) -> None:
 
 
 def test_root_in_a_container_lets_the_guard_suspend_no_other(vgpurun: Cli, debian: str) -> None:
-    """It has the state folder mounted, and puts a link to the other's etc in the place of its own."""
+    """Root there has the state folder mounted, and puts a link to the other's etc in the place of its own."""
     said = vgpurun.state_dir.parent / "guard.log"
     holds = ("python3", "-u", "/programs/gpu.py", "hold", str(1 << 20))
     assert vgpurun.run("-d", "-i", "--name", "holds", "--mem", "2g", *WITH_PROGRAMS, debian, *holds).exit_code == 0

@@ -319,7 +319,7 @@ def test_where_one_gpu_is_not_granted_another_is_taken() -> None:
 
 
 def test_a_gpu_that_nobody_asked_for_is_not_named() -> None:
-    """Where a group has `gpus`, what is wrong with those that it has is said."""
+    """The refusal names what is wrong with the GPUs that a group has by `gpus`."""
     grant = granted(gpus=("2", "1"), memory_per_gpu=parse_size("4g"))
     with pytest.raises(QuotaError, match="5 GiB on GPU 1, more than the 4 GiB"):
         placed(grant=grant, mem="5g")
