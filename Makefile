@@ -20,7 +20,7 @@ C_SOURCES = $(shell git ls-files '*.c' '*.h' 2>/dev/null || find lib tests -name
 # Made from the code.
 GENERATED := docs/config.md docs/reference.md docs/memory-functions.md docs/monitoring.md docs/vgpurun.1
 
-.PHONY: help venv lib demo check test test-all test-versions coverage dist test-unit fuzz test-gpu compile_commands.json lint format docs site proto bench clean
+.PHONY: help venv lib demo check test test-all test-versions coverage dist test-unit fuzz test-gpu compile_commands.json lint format docs site proto bench release clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z_.%-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -157,6 +157,12 @@ dist: $(CROSS) ## wheels that carry the library, for x86-64 and arm64, and Debia
 	@if command -v dpkg-deb >/dev/null; then $(BIN)/python lib/packaging/deb.py $(DIST)/*.whl; \
 	else echo "No dpkg-deb here: no .deb is made"; fi
 	@ls -l $(DIST)
+
+release: $(STAMP) ## `make dist` of a tagged version, with its checksums and notes
+	@$(BIN)/python lib/packaging/release.py --check $(DIST)
+	@$(MAKE) --no-print-directory dist
+	@$(BIN)/python lib/packaging/release.py $(DIST)
+	@cat $(DIST)/SHA256SUMS
 
 clean: ## remove all that was built, the Python environment included
 	rm -rf $(VENV) $(VENV)-* lib/build lib/build-* compile_commands.json dist .pytest_cache .mypy_cache .ruff_cache
