@@ -248,7 +248,7 @@ def test_a_container_started_since_it_was_listed_is_neither_overlooked_nor_swept
     for name in ("DOCKER_HOST", "VGPURUN_STATE_DIR"):
         monkeypatch.setenv(name, one_gpu.environment[name])
     engine = Engine.connect()
-    as_listed_before = [each._replace(status="created") for each in engine.containers() if each.name == "started"]
+    as_listed_before = [replace(each, status="created") for each in engine.containers() if each.name == "started"]
     monkeypatch.setattr(engine, "containers", lambda: as_listed_before)
     assert [holder.name for holder in all_holders(engine)] == ["started"]
     sweep(engine, Background(engine.facts))

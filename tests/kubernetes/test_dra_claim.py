@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -142,7 +143,7 @@ class TestRefused:
 
     def test_a_gpu_in_mig_mode(self) -> None:
         with pytest.raises(ClaimError, match="does not have"):
-            quotas(claim(result(GPUS[0])), [GPUS[0]._replace(mig_enabled=True)])
+            quotas(claim(result(GPUS[0])), [replace(GPUS[0], mig_enabled=True)])
 
     def test_a_claim_that_has_been_made_anew(self) -> None:
         with pytest.raises(ClaimError, match="made anew"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_slices_of_older_generations_go_and_others_stay(server: ApiServer, clust
 
 def test_gpus_that_are_gone_and_such_in_mig_mode_are_not_offered(server: ApiServer, cluster: Cluster) -> None:
     publisher = Publisher(cluster, "node-a")
-    publisher.publish([GPUS[0], GPUS[1]._replace(mig_enabled=True)], VERSION)
+    publisher.publish([GPUS[0], replace(GPUS[1], mig_enabled=True)], VERSION)
     (made,) = server.slices.values()
     assert [each["name"] for each in made["spec"]["devices"]] == [GPUS[0].uuid.lower()]
     publisher.publish([], VERSION)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ class World:
 
     def limit(self, container: str, limit: int | None) -> None:
         """Change a memory limit."""
-        quotas = {uuid: quota._replace(memory_bytes=limit) for uuid, quota in self.containers[container].quotas.items()}
+        quotas = {uuid: replace(quota, memory_bytes=limit) for uuid, quota in self.containers[container].quotas.items()}
         self.containers[container] = self.containers[container]._replace(quotas=quotas)
 
     def put(self, container: str | None, held: int, **more: Any) -> Fake:

@@ -1,4 +1,4 @@
-"""What can be released, and what a release says of itself."""
+"""A release: from which checkout one is made, and the files beside its packages."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from ctypes import sizeof
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ from vgpurun.slices import store
 RECORDED = Path(__file__).parent / "recorded" / "first-version.tar.xz"
 ID = "8cab0d15d6a08e45c84c2a215da04c67db0ebced08367b5b3dd7012e0951ef63"
 UUID = "GPU-51a00000-0000-4000-8000-000000000000"
-GPU = make_gpus(1)[0]._replace(uuid=UUID)
+GPU = replace(make_gpus(1)[0], uuid=UUID)
 
 
 def hold_slot() -> None:

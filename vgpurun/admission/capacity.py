@@ -10,12 +10,12 @@ Holders that take turns (--swap) are on the GPU one at a time, so they share one
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.inventory.held import held_by_each
 from vgpurun.inventory.reservations import Holder
 from vgpurun.limits.quota import Quota, show_size
-from vgpurun.util.row import Row
 
 # Use outside of all reservations is ignored up to the lesser of these: a desktop, the driver's own, a moment's
 # difference between two readings. Else the last of four shares of 25 % would come and go with it.
@@ -24,7 +24,8 @@ _SLACK_PERCENT = 5
 _LITTLE_PERCENT = 10  # of a GPU's time: who gets less by leaving out --sm has hardly meant that
 
 
-class Share(Row):
+@dataclass(frozen=True)
+class Share:
     """A holder's reservation on one GPU, and its use of it now; None is unknown."""
 
     holder: Holder
@@ -32,7 +33,8 @@ class Share(Row):
     held_bytes: int | None
 
 
-class GpuCapacity(Row):
+@dataclass(frozen=True)
+class GpuCapacity:
     """One GPU, its shares, and what NVML sees in use, by programs outside of vgpurun too."""
 
     gpu: Gpu

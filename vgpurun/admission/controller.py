@@ -8,6 +8,7 @@ least one sees the other. So nothing is reserved twice, whatever becomes of the 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from vgpurun.admission.capacity import GpuCapacity, capacities
@@ -138,7 +139,7 @@ class Admission:
         """
         assert self._placement is not None
         chosen = "device=" + ",".join(gpu.uuid for gpu in self._placement.gpus)
-        again = self.request._replace(gpus=chosen, limits=self._placement.limits)
+        again = replace(self.request, gpus=chosen, limits=self._placement.limits)
         others = [each for each in all_holders(self.engine) if each.id != taken]
         place(again, capacities(self.gpus, None, others), self.grant)
 

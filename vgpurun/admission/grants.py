@@ -5,6 +5,7 @@ without a memory limit counts as the whole GPU, and one without a compute limit 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from vgpurun.admission.capacity import GpuCapacity
@@ -15,14 +16,14 @@ from vgpurun.errors import NoRoomError, QuotaError
 from vgpurun.host.gpu_names import match_gpu
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.quota import Quota, show_size
-from vgpurun.util.row import Row
 from vgpurun.util.users import current_user
 
 WAYS_OUT_OF_OWN = "end one, ask for less, or queue with --wait"
 _NOTHING: Mapping[str, Quota] = MappingProxyType({})
 
 
-class _Sum(Row):
+@dataclass(frozen=True)
+class _Sum:
     """One maximum, what the launch needs of it and what the user's others have of it, in bytes, percent or pieces.
 
     `before`: what of it the launch has already, where it is a change.
@@ -47,11 +48,12 @@ class _Sum(Row):
         return f"{amount} %" if self.key.startswith("sm") else str(amount)
 
 
-class Grant(Row):
+@dataclass(frozen=True)
+class Grant:
     """The maxima of one user, held against what the user has already."""
 
     user: str
-    maxima: Maxima = Maxima()
+    maxima: Maxima = field(default_factory=Maxima)
 
     def most(self, gpus: Sequence[Gpu], count: int) -> dict[str, Quota]:
         """Return by UUID what the user may ever have on each GPU, in a launch on so many; None is no maximum."""
@@ -61,7 +63,9 @@ class Grant(Row):
         sm = None if maxima.sm is None else maxima.sm // count
         return {
             gpu.uuid: Quota(
-                _least(memory, maxima.memory_per_gpu and maxima.memory_per_gpu.bytes_on(gpu.memory_bytes)),
+                _least(
+                    memory, None if maxima.memory_per_gpu is None else maxima.memory_per_gpu.bytes_on(gpu.memory_bytes)
+                ),
                 _least(sm, maxima.sm_per_gpu),
             )
             for gpu in gpus

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from vgpurun import abi
@@ -13,10 +14,10 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.limits.model import Limits, Part
 from vgpurun.limits.nested import Share, folders_above, own_share, quotas_within, share_of
 from vgpurun.slices import store
-from vgpurun.util.row import Row
 
 
-class Nesting(Row):
+@dataclass(frozen=True)
+class Nesting:
     """A launch that becomes a part of a slice, or of this process's own share, in the place of an Admission.
 
     `gpus` are all that can be seen, `chosen` is --gpus.

@@ -7,13 +7,13 @@ That is the `vgpurun run` that waits for the container, the guard, every launch 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vgpurun.errors import VgpurunError
 from vgpurun.slices import store
 from vgpurun.storage import state
-from vgpurun.util.row import Row
 from vgpurun.util.times import boot_s, show_left
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 WARNED_BEFORE_S = 600.0
 
 
-class Ending(Row):
+@dataclass(frozen=True)
+class Ending:
     """A container or a slice that ends soon, `ends_s` by the boot clock.
 
     `folder` has its limits, and `subject` says in words what it is.

@@ -5,6 +5,7 @@ need one.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.admission.capacity_table import capacity_table
@@ -14,14 +15,14 @@ from vgpurun.errors import LimitError, NoRoomError, QuotaError
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.model import Joined, Limits, Part
 from vgpurun.limits.quota import LEAST_LIMIT_BYTES, Quota
-from vgpurun.util.row import Row
 
 _WAYS_OUT = "ask for less, queue with --wait, or share regardless with --overcommit"
 _WAYS_OUT_IN_TURN = "ask for less, or queue with --wait"
 _WITHOUT_LIMIT = "a launch without --mem"
 
 
-class Placement(Row):
+@dataclass(frozen=True)
+class Placement:
     """The GPUs that a launch gets, in NVML's order, and its limits on them, `max` replaced by what it is.
 
     A launch that joins a slice gets its GPUs and its limits, or a part of them. `lowered`: defaults that the user may
@@ -35,7 +36,8 @@ class Placement(Row):
     lowered: tuple[str, ...] = ()
 
 
-class _Choice(Row):
+@dataclass(frozen=True)
+class _Choice:
     """A candidate: what the launch needs there, and why it cannot have it now.
 
     `is_crowded`: only by --overcommit. `is_own`: what is refused is more than the user may have at the same time.
@@ -54,7 +56,7 @@ def place(request: Request, capacities: Sequence[GpuCapacity], grant: Grant) -> 
     Raises NoRoomError for what may fit later. For what never will: GpuError, OptionError, LimitError and QuotaError.
     """
     if "overcommit" in request.defaults and not grant.may_overcommit:
-        request = request._replace(is_overcommit=False)
+        request = replace(request, is_overcommit=False)
     wanted = candidates(request, [capacity.gpu for capacity in capacities])
     needs = Needs(request, wanted, grant.most([capacity.gpu for capacity in capacities], wanted.total))
     by_uuid = {capacity.gpu.uuid: capacity for capacity in capacities}

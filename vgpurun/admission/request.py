@@ -1,6 +1,7 @@
 """A launch's request: which GPUs may be its own, and what it needs on each of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from vgpurun.admission.capacity import GpuCapacity
@@ -12,10 +13,10 @@ from vgpurun.limits import quota
 from vgpurun.limits.model import Limits, is_max, texts_by_device
 from vgpurun.limits.quota import PerDevice, Quota, show_size
 from vgpurun.util.choices import PLACE_POLICIES
-from vgpurun.util.row import Row
 
 
-class Request(Row):
+@dataclass(frozen=True)
+class Request:
     """The user's words. `environment` is what the program will have, for the limits in it.
 
     A process of this host (`is_local`) sees the indexes of the host; a container counts its own GPUs from 0. `before`
@@ -27,9 +28,9 @@ class Request(Row):
     gpus: str | None = None
     policy: str = PLACE_POLICIES[0]
     is_overcommit: bool = False
-    environment: Mapping[str, str] = {}
+    environment: Mapping[str, str] = field(default_factory=dict)
     is_local: bool = False
-    before: Mapping[str, Quota] = {}
+    before: Mapping[str, Quota] = field(default_factory=dict)
     defaults: frozenset[str] = frozenset()
 
     @property
@@ -39,7 +40,8 @@ class Request(Row):
         return " ".join(f"{option} {text}" for option, text in asked if text)
 
 
-class Candidates(Row):
+@dataclass(frozen=True)
+class Candidates:
     """GPUs that the launch must have, and how many of which others."""
 
     fixed: tuple[Gpu, ...]
@@ -123,9 +125,9 @@ class Needs:
         sm = {capacity.gpu.uuid: self._sm_text(capacity) for capacity in capacities}
         limits = self._request.limits
         if any(text != self._memory[uuid] for uuid, text in memory.items()):
-            limits = limits._replace(memory=_by_uuid(memory))
+            limits = replace(limits, memory=_by_uuid(memory))
         if any(text != self._sm[uuid] for uuid, text in sm.items()):
-            limits = limits._replace(sm=_by_uuid(sm))
+            limits = replace(limits, sm=_by_uuid(sm))
         return limits
 
     def lowered_on(self, capacity: GpuCapacity) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """The options of limits and placement, with the configuration's values for those that are not given."""
 
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vgpurun.admission.controller import Admission
@@ -15,7 +16,6 @@ from vgpurun.limits.idle import NEVER, parse_idle
 from vgpurun.limits.model import Limits, check_limits
 from vgpurun.limits.nested import Share
 from vgpurun.limits.quota import sets_limits
-from vgpurun.util.row import Row
 
 if TYPE_CHECKING:
     from vgpurun.admission.joining import Joining
@@ -27,7 +27,8 @@ _UPDATED = ("sm_policy", "priority", "oversubscribe")  # by vgpurun slice update
 _OF_A_SLICE = (*_UPDATED, "gpus", *_OF_NO_PART)
 
 
-class Wanted(Row):
+@dataclass(frozen=True)
+class Wanted:
     """The request that the options of limits and placement make."""
 
     limits: Limits
@@ -106,7 +107,8 @@ class Wanted(Row):
         self.admission(environment, gpus, None).check()
 
 
-class WantedSlice(Row):
+@dataclass(frozen=True)
+class WantedSlice:
     """The slice that --slice names, instead of limits and a placement of the launch's own."""
 
     name: str
@@ -149,7 +151,8 @@ class WantedSlice(Row):
         self.admission(environment, gpus, None).look()
 
 
-class WantedPart(Row):
+@dataclass(frozen=True)
+class WantedPart:
     """A part of a share: of the slice of this name, or of the share that this process is in."""
 
     within: Share | str

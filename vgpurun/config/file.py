@@ -15,16 +15,16 @@ guard:                      in the administrator's file only: what `vgpurun guar
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from vgpurun.config.schema import DEFAULTS_BY_NAME, GUARD_BY_NAME, MAXIMA_BY_NAME, Key
 from vgpurun.errors import ConfigError, VgpurunError
-from vgpurun.util.row import Row
 
 
-class Setting(Row):
+@dataclass(frozen=True)
+class Setting:
     """A value, and where it comes from: `FILE:LINE`, a variable, or the program itself."""
 
     value: Any
@@ -32,18 +32,18 @@ class Setting(Row):
 
 
 Settings = Mapping[str, Setting]
-_NONE: Settings = MappingProxyType({})
 
 
-class ConfigFile(Row):
+@dataclass(frozen=True)
+class ConfigFile:
     """The content of one file. A quota is by the name of its user or group; that for everybody has no name."""
 
-    defaults: Settings = _NONE
-    group_defaults: Mapping[str, Settings] = {}
-    everybody: Settings = _NONE
-    groups: Mapping[str, Settings] = {}
-    users: Mapping[str, Settings] = {}
-    guard: Settings = _NONE
+    defaults: Settings = field(default_factory=dict)
+    group_defaults: Mapping[str, Settings] = field(default_factory=dict)
+    everybody: Settings = field(default_factory=dict)
+    groups: Mapping[str, Settings] = field(default_factory=dict)
+    users: Mapping[str, Settings] = field(default_factory=dict)
+    guard: Settings = field(default_factory=dict)
 
 
 def read_config(path: Path, is_admins: bool) -> ConfigFile:

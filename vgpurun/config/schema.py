@@ -6,6 +6,7 @@ value to be read, so what reads values is loaded only when there is one.
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vgpurun.errors import OptionError, VgpurunError
@@ -18,7 +19,6 @@ from vgpurun.util.choices import (
     PLACE_POLICIES,
     PULL_POLICIES,
 )
-from vgpurun.util.row import Row
 from vgpurun.util.times import parse_span
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ class ValueRefused(VgpurunError):  # noqa: N818 - it is caught where the file an
     """A value that its key cannot have; the message says what it can have."""
 
 
-class Key(Row):
+@dataclass(frozen=True)
+class Key:
     """A key. `read` returns the value of its text, or raises VgpurunError; a list of texts comes joined by commas."""
 
     name: str
@@ -212,7 +213,8 @@ MAXIMA_BY_NAME: Mapping[str, Key] = {key.name: key for key in MAXIMA}
 GUARD_BY_NAME: Mapping[str, Key] = {key.name: key for key in GUARD}
 
 
-class Maxima(Row):
+@dataclass(frozen=True)
+class Maxima:
     """The most that one user may have at the same time; None is no maximum. `origins` names the line that set each."""
 
     memory: "MemorySize | None" = None
@@ -222,4 +224,4 @@ class Maxima(Row):
     containers: int | None = None
     gpus: tuple[str, ...] | None = None
     overcommit: bool | None = None
-    origins: Mapping[str, str] = {}
+    origins: Mapping[str, str] = field(default_factory=dict)

@@ -10,15 +10,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from vgpurun.config.file import ConfigFile, Setting, Settings, read_config
 from vgpurun.config.schema import DEFAULTS_BY_NAME, GUARD, MAXIMA
 from vgpurun.errors import ConfigError, VgpurunError
-from vgpurun.util.row import Row
 from vgpurun.util.users import current_user, groups_of
 
 ADMIN_FILE = Path("/etc/vgpurun/config.yaml")
@@ -30,12 +29,13 @@ def user_file() -> Path:
     return (Path(home) if home.startswith("/") else Path.home() / ".config") / "vgpurun" / "config.yaml"
 
 
-class Config(Row):
+@dataclass(frozen=True)
+class Config:
     """The contents of both files; `mistakes` says by path what is wrong with one, which then counts as empty."""
 
     admin: ConfigFile
     user: ConfigFile
-    mistakes: Mapping[Path, ConfigError] = MappingProxyType({})
+    mistakes: Mapping[Path, ConfigError] = field(default_factory=dict)
 
     def default(self, name: str, environment: Mapping[str, str]) -> Setting:
         """Return the value of an option that is not given, and its origin. Raises ConfigError for a variable."""

@@ -5,12 +5,12 @@ import os
 import socket
 import struct
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from vgpurun.errors import EngineError, NoEngineError, UnreachableEngineError
-from vgpurun.util.row import Row
 
 DEFAULT_ADDRESS = "unix:///var/run/docker.sock"
 _DEFAULT_CONTEXT = "default"
@@ -19,7 +19,8 @@ _TCP_PORT = 2375
 _CONNECT_S = 10
 
 
-class Address(Row):
+@dataclass(frozen=True)
+class Address:
     """An engine's address, where it was found (for messages), and docker-py's settings for TLS."""
 
     url: str

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,7 +32,6 @@ from vgpurun.engine.labels import LABEL_STATE, OF_A_LOOK, Record, read_record
 from vgpurun.errors import EngineError, ImageError, PullError, UnreachableEngineError
 from vgpurun.limits.quota import Quota
 from vgpurun.util import process_identity
-from vgpurun.util.row import Row
 from vgpurun.util.times import boot_s, read_rfc3339
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ _USUAL_LEVEL = {"arm": 7, "arm64": 8}
 _LOOK_TAKES_S = 60  # at the very most, from a container's making to its removal
 
 
-class Image(Row):
+@dataclass(frozen=True)
+class Image:
     """An image that the engine has, and what it sets for a container."""
 
     id: str
@@ -73,7 +74,8 @@ def _level(architecture: str, variant: str = "") -> float:
     return float(found[1]) if found else _USUAL_LEVEL.get(architecture, 1)
 
 
-class VgpurunContainer(Row):
+@dataclass(frozen=True)
+class VgpurunContainer:
     """A container that vgpurun made. `created_s` is seconds since 1970; `status` is docker's word.
 
     `described` is what docker ps shows as its status, such as "Up 5 minutes"; a single container has none.
@@ -87,7 +89,7 @@ class VgpurunContainer(Row):
     command: str = ""
     created_s: float = 0.0
     described: str = ""
-    labels: Mapping[str, str] = {}
+    labels: Mapping[str, str] = field(default_factory=dict)
     sizes: tuple[int, int] | None = None  # of its own files, and of all that it sees, where they were asked for
 
     @property

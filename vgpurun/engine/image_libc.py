@@ -6,13 +6,13 @@ A loader that cannot load a preloaded library goes on without it, so without lim
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from vgpurun import abi
 from vgpurun.errors import ImageError
 from vgpurun.host.elf import NotElfError, glibc_version, read_elf
 from vgpurun.host.library import Library, show_version
 from vgpurun.options.mount_targets import PRELOAD_FILES
-from vgpurun.util.row import Row
 
 _LOADERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 _CACHE_FILE = "/etc/ld.so.cache"
@@ -21,7 +21,8 @@ PLACES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", *PRELOAD_FILES, _CACHE_FIL
 ReadFile = Callable[[str], bytes | None]
 
 
-class Libc(Row):
+@dataclass(frozen=True)
+class Libc:
     """An image's C library, as far as it is known.
 
     `folder` is where its loader looks for libraries, or nothing where there is no glibc; `version` is at least its own.
@@ -40,7 +41,7 @@ def check_image(image: str, read_file: ReadFile, library: Library) -> Libc:
     found = _new_loader(read_file, library) or _glibc(image, read_file, library)
     preload = _preload(b"\n".join(read_file(path) or b"" for path in PRELOAD_FILES))
     if found is not None:
-        return found._replace(preload=preload, driver=_driver(read_file(_CACHE_FILE) or b"", found.folder))
+        return replace(found, preload=preload, driver=_driver(read_file(_CACHE_FILE) or b"", found.folder))
     if read_file(f"/lib/ld-musl-{library.machine}.so.1") is not None:
         raise ImageError(
             f"image {image} is built on musl, which libvgpu.so cannot run under; use an image with glibc (e.g. "

@@ -1,18 +1,19 @@
 """The image of a launch: found on this host, or pulled."""
 
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vgpurun.engine import progress
 from vgpurun.errors import ImageError, OptionError
 from vgpurun.util.choices import PULL_POLICIES
-from vgpurun.util.row import Row
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, Image
 
 
-class PullOptions(Row):
+@dataclass(frozen=True)
+class PullOptions:
     """When an image is pulled, for which platform, and whether that is shown."""
 
     policy: str = "missing"

@@ -9,6 +9,7 @@ Where others may not read the folder, as in a home that is closed to them, a sec
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,6 @@ from vgpurun.limits.quota import Quota
 from vgpurun.options.mount_targets import PRELOAD_FILES
 from vgpurun.storage import state
 from vgpurun.util.printable import printable
-from vgpurun.util.row import Row
 
 if TYPE_CHECKING:
     from vgpurun.limits.model import DeviceQuota
@@ -34,7 +34,8 @@ _LIMITS_TARGETS = [f"{abi.CONTAINER_DIR}{'/parent' * level}/etc" for level in ra
 _OWN_TARGETS = f"{abi.CONTAINER_DIR}/"
 
 
-class Record(Row):
+@dataclass(frozen=True)
+class Record:
     """A container of vgpurun, as far as is known. `slice_folder` is that of a slice that it is in, or nothing.
 
     `parents`: the folders of the shares that it is a part of, with limits of its own. It has joined a slice without.

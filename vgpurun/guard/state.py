@@ -7,6 +7,7 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ class State:
         with suppress(FileNotFoundError):
             if path.stat().st_size > _MOST_RECORD_BYTES:
                 path.replace(self._folder / guarded.OLDER_ACTIONS)
-        _append(path, json.dumps({"id": done.id, "at_s": done.at_s, **action._asdict()}))
+        _append(path, json.dumps({"id": done.id, "at_s": done.at_s, **asdict(action)}))
         return done
 
     def write(self) -> None:
@@ -166,8 +167,8 @@ class State:
             "boot_id": boot_id(),
             "next": self._next,
             "counts": self._counts,
-            "stopped": {container: each._asdict() for container, each in self.stopped.items()},
-            "pending": [{"id": number, "action": action._asdict()} for number, action in self.pending.items()],
+            "stopped": {container: asdict(each) for container, each in self.stopped.items()},
+            "pending": [{"id": number, "action": asdict(action)} for number, action in self.pending.items()],
             "duties": self._duties,
         }
         with atomic_file(self._folder / guarded.STATE) as half_made:

@@ -14,13 +14,13 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vgpurun.errors import DriverError
 from vgpurun.host.gpus import Gpu
 from vgpurun.options import Mount
-from vgpurun.util.row import Row
 
 CDI_KIND = "nvidia.com/gpu"
 LIMITS_KIND = "vgpurun.io/limits"  # of host/limits_device.py
@@ -43,7 +43,8 @@ _LDCONFIG_S = 20.0
 _OTHER_LIBRARY_FOLDERS = ("/usr/lib64", "/usr/local/nvidia/lib64", "/run/opengl-driver/lib")
 
 
-class DeviceRequest(Row):
+@dataclass(frozen=True)
+class DeviceRequest:
     """The devices that the engine is asked to inject."""
 
     driver: str
@@ -51,7 +52,8 @@ class DeviceRequest(Row):
     capabilities: tuple[str, ...] = ()
 
 
-class EngineFacts(Row):
+@dataclass(frozen=True)
+class EngineFacts:
     """The engine's own facts, as far as they matter here. The CDI devices have their full names.
 
     `has_this_root`: this process is root and sees the engine's files. `rootless_uid`: whose a rootless engine is.
@@ -69,7 +71,8 @@ class EngineFacts(Row):
     rootless_uid: int | None = None
 
 
-class DriverPlan(Row):
+@dataclass(frozen=True)
+class DriverPlan:
     """The additions of a driver mode to a container.
 
     `libraries` and `tools` are the driver's own files on this host, by the names that programs ask for; `folder` has
@@ -79,15 +82,15 @@ class DriverPlan(Row):
     """
 
     mode: str
-    libraries: Mapping[str, str] = {}
-    tools: Mapping[str, str] = {}
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    tools: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = None
     mounts: tuple[Mount, ...] = ()
     devices: tuple[str, ...] = ()
     device_requests: tuple[DeviceRequest, ...] = ()
     runtime: str | None = None
-    environment: Mapping[str, str] = {}
-    state_files: Mapping[str, bytes] = {}
+    environment: Mapping[str, str] = field(default_factory=dict)
+    state_files: Mapping[str, bytes] = field(default_factory=dict)
     has_hwcaps: bool = False
 
 

@@ -2,10 +2,9 @@
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from mmap import mmap
 from typing import TypeAlias
-
-from vgpurun.util.row import Row
 
 Content: TypeAlias = bytes | mmap
 
@@ -25,7 +24,8 @@ class NotElfError(ValueError):
     """The content is not a whole 64-bit little-endian ELF file."""
 
 
-class ElfFile(Row):
+@dataclass(frozen=True)
+class ElfFile:
     """The machine's name as `uname -m` has it, and the symbol versions needed from others and defined here."""
 
     machine: str
@@ -52,7 +52,8 @@ def read_elf(content: Content) -> ElfFile:
     return ElfFile(MACHINES.get(header[2], f"machine {header[2]}"), frozenset(needed), frozenset(defined))
 
 
-class Program(Row):
+@dataclass(frozen=True)
+class Program:
     """The loader that a program names, or nothing where it is linked statically, and the libraries that it needs."""
 
     loader: str
@@ -81,7 +82,8 @@ def glibc_version(versions: frozenset[str]) -> tuple[int, ...] | None:
     return max((tuple(map(int, parts)) for parts in numbers if all(part.isdigit() for part in parts)), default=None)
 
 
-class _Section(Row):
+@dataclass(frozen=True)
+class _Section:
     type: int
     offset: int
     size: int

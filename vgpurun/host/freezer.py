@@ -10,11 +10,11 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from vgpurun.errors import CgroupError
 from vgpurun.util.kernel_text import read_lines
-from vgpurun.util.row import Row
 
 CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _UNIFIED = ""  # the controller of v2's line in /proc/PID/cgroup
@@ -24,7 +24,8 @@ _POLL_INTERVAL_S = 0.002
 _OPEN_AT_ONCE = 256  # files, of the 1024 that a process mostly may have
 
 
-class Cgroup(Row):
+@dataclass(frozen=True)
+class Cgroup:
     """A cgroup of one hierarchy, by its folder."""
 
     folder: Path

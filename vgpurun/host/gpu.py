@@ -1,9 +1,10 @@
 """A GPU as plain data, for code that does not ask the driver."""
 
-from vgpurun.util.row import Row
+from dataclasses import dataclass
 
 
-class Gpu(Row):
+@dataclass(frozen=True)
+class Gpu:
     """A whole GPU, or a MIG instance, which is a device like another.
 
     `index` is NVML's, as nvidia-smi shows it on this host, and `minor_number` is N of /dev/nvidiaN: of an instance,
@@ -11,7 +12,7 @@ class Gpu(Row):
     instance and compute instance. `mig_enabled`: a GPU in MIG mode without an instance, where nothing can run.
     """
 
-    index: int  # type: ignore[assignment]  # hides tuple's method, which nobody needs
+    index: int
     uuid: str
     name: str
     memory_bytes: int

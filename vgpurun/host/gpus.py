@@ -4,13 +4,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from ctypes import c_void_p
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from vgpurun.errors import GpuError, NoDriverError
 from vgpurun.host import nvml
 from vgpurun.host.gpu import Gpu as Gpu
 from vgpurun.host.nvml import NvmlError
-from vgpurun.util.row import Row
 
 # Why there is no driver to ask, and what helps.
 _NO_DRIVER = {
@@ -24,7 +25,8 @@ _kept_handles: dict[str, c_void_p] | None = None  # of whole GPUs, while NVML is
 _NOT_TOLD = "as under WSL2, and of a GPU whose memory is the host's, see docs/faq.md"
 
 
-class GpuUse(Row):
+@dataclass(frozen=True)
+class GpuUse:
     """A GPU at one moment as NVML sees it, with all programs. None is what it does not tell."""
 
     memory_used_bytes: int
@@ -41,17 +43,18 @@ def use_library(path: Path) -> None:
         raise GpuError(f"cannot load the simulated driver {path}: {error}; build it with: make -C lib sim") from None
 
 
-class LostGpu(Row):
+@dataclass(frozen=True)
+class LostGpu:
     """A GPU that the driver lists and cannot reach, as one that has fallen off the bus; `reason` is NVML's word."""
 
-    index: int  # type: ignore[assignment]
+    index: int
     reason: str
 
     def __str__(self) -> str:
         return f"GPU {self.index} cannot be used: {self.reason}"
 
 
-class Survey(Row):
+class Survey(NamedTuple):
     """The GPUs of this host in NVML's order, and those that nothing can run on since the driver cannot reach them."""
 
     gpus: list[Gpu]
@@ -125,7 +128,8 @@ def asked(gpu: Gpu) -> Iterator[c_void_p]:
         nvml.shutdown()
 
 
-class DriverFacts(Row):
+@dataclass(frozen=True)
+class DriverFacts:
     """The driver's version, the newest CUDA that it knows, and the names of the GPUs' compute modes, in their order."""
 
     version: str
@@ -310,7 +314,8 @@ def _read_instances(whole_handle: c_void_p, whole: Gpu) -> list[Gpu]:
             if error.code == nvml.NOT_FOUND:
                 continue
             raise
-        instance = whole._replace(
+        instance = replace(
+            whole,
             uuid=nvml.uuid(handle),
             name=nvml.name(handle),
             memory_bytes=nvml.memory_bytes(handle),

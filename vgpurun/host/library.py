@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from vgpurun import __version__, abi
@@ -23,7 +24,6 @@ from vgpurun.errors import LibraryError
 from vgpurun.host.elf import Content, NotElfError, glibc_version, read_elf
 from vgpurun.storage.state import ROOT_FOLDER, make_readable
 from vgpurun.util.locking import alone_in
-from vgpurun.util.row import Row
 
 LIBRARY, VERIFIER = "libvgpu.so", "vgpurun-verify"
 SIMULATED_DRIVER = ("sim/libcuda.so.1", "sim/libnvidia-ml.so.1", "sim/nvidia-smi")
@@ -35,7 +35,8 @@ _BUILD_TAKES_S = 300.0  # at the very most, on a machine with much else to do
 _MARKER = re.compile(rb"%s([0-9A-Za-z.+-]+) abi=([0-9]+)( levels=)?" % abi.MARKER_PREFIX.encode())
 
 
-class Library(Row):
+@dataclass(frozen=True)
+class Library:
     """A libvgpu.so that this vgpurun can use, and the glibc that it asks for, such as (2, 17)."""
 
     path: Path

@@ -1,14 +1,15 @@
 """Which files a process has mapped, by the kernel's list of its memory."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from vgpurun.util.kernel_text import read_lines
 from vgpurun.util.nofollow import open_nofollow
-from vgpurun.util.row import Row
 
 
-class MappedFile(Row):
+@dataclass(frozen=True)
+class MappedFile:
     """A file as that list names it: the device of its file system, and its inode."""
 
     device: str

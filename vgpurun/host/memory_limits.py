@@ -8,13 +8,13 @@ import ctypes
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from vgpurun.errors import EnforceError, GpuError
 from vgpurun.host import nvml
 from vgpurun.host.gpus import Gpu, asked
 from vgpurun.host.nvml import NvmlError
 from vgpurun.util.kernel_text import read_lines
-from vgpurun.util.row import Row
 
 CGROUPS = Path("/sys/fs/cgroup")
 NO_LIMIT = 2**64 - 1
@@ -22,7 +22,7 @@ _FIRST_DRIVER = "615"
 _READ = "nvmlDeviceGetMemoryLimits_v1"
 
 
-class MemoryLimits(Row):
+class MemoryLimits(NamedTuple):
     """The limits of a cgroup on one GPU, and what it uses; `most_bytes` is None without a limit."""
 
     most_bytes: int | None

@@ -8,24 +8,26 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from vgpurun.util.kernel_text import read_lines
 from vgpurun.util.nofollow import open_nofollow
-from vgpurun.util.row import Row
 
 _SELF = Path("/proc/self")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
-class Place(Row):
+class Place(NamedTuple):
     """A file or folder, by the kernel's number of its file system, as in 8:1, and the path in there."""
 
     device: str
     path: str
 
 
-class Mount(Row):
+@dataclass(frozen=True)
+class Mount:
     """A mount: what is mounted, and where, as the process sees it."""
 
     place: Place

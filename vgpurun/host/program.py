@@ -6,11 +6,11 @@ Neither is seen from outside once the program runs: its memory is its user's alo
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from vgpurun.host.elf import NotElfError, read_program
 from vgpurun.options.mount_targets import PRELOAD_FILES
 from vgpurun.util.printable import printable
-from vgpurun.util.row import Row
 
 _MOST_SCRIPTS = 5  # that run one another, as in the kernel
 _MOST_LINE_BYTES = 256  # of a script's first line, likewise
@@ -18,7 +18,8 @@ _PRELOADS = tuple(path.encode() for path in PRELOAD_FILES)
 _SANITIZERS = ("libasan.so", "libclang_rt.asan")
 
 
-class Doubts(Row):
+@dataclass(frozen=True)
+class Doubts:
     """Why the library will not be in a program, and why a program will not start with it; empty where all is well."""
 
     without: str = ""

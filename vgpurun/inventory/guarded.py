@@ -13,13 +13,13 @@ Only the guard writes here, as root, so what is read is trusted.
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from vgpurun.host.freezer import Cgroup
 from vgpurun.storage import state
 from vgpurun.util.process_identity import ProcessIdentity, boot_id
-from vgpurun.util.row import Row
 
 LOCK, PROCESS, STATE, ACTIONS, OLDER_ACTIONS = "lock", "process", "state", "actions", "actions.1"
 # The verbs of actions. A container is held while it is frozen and thawed in turn, and so kept to its share of time.
@@ -27,7 +27,8 @@ WARN, FREEZE, THAW, KILL, HOLD, RELEASE = "warn", "freeze", "thaw", "kill", "hol
 STOPPING = {FREEZE: "frozen", HOLD: "held"}  # verbs that last, and what they make of a container
 
 
-class Stopped(Row):
+@dataclass(frozen=True)
+class Stopped:
     """A container that is frozen or held now: by which verb, for which cause, since when (seconds since 1970).
 
     `run` tells this start of it from the next.
@@ -49,7 +50,8 @@ class Stopped(Row):
         return f"{STOPPING.get(self.verb, self.verb)} by the guard: {self.cause}"
 
 
-class Action(Row):
+@dataclass(frozen=True)
+class Action:
     """One thing to do to a container, or to a process outside: the verb, why, and to whom.
 
     `container` is an id, empty for a process; `cgroup` is its folder, and `run` tells one start of it from the next;
@@ -71,7 +73,8 @@ class Action(Row):
     started_ticks: int = 0
 
 
-class Done(Row):
+@dataclass(frozen=True)
+class Done:
     """An action that has been done. `at_s` is seconds since 1970."""
 
     id: int
@@ -146,5 +149,5 @@ def actions() -> Iterator[Done]:
             for line in (folder() / name).read_text(errors="replace").splitlines():
                 with suppress(ValueError, TypeError, KeyError, RecursionError):
                     found = json.loads(line)
-                    known = {field: found[field] for field in Action._fields if field in found}
+                    known = {field.name: found[field.name] for field in fields(Action) if field.name in found}
                     yield Done(int(found["id"]), float(found["at_s"]), Action(**known))

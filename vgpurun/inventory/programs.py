@@ -6,13 +6,13 @@ NVML names them by their PIDs; the kernel says the rest, to every user: owner, n
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from vgpurun.errors import GpuError
 from vgpurun.host.gpus import Gpu, read_processes
 from vgpurun.util.kernel_text import read_text
 from vgpurun.util.printable import printable
-from vgpurun.util.row import Row
 from vgpurun.util.users import name_of
 
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
@@ -20,7 +20,8 @@ _PARENT = re.compile(r".*\) \S ([0-9]+) ", re.DOTALL)  # behind the name in pare
 _MOST_PARENTS = 64
 
 
-class Program(Row):
+@dataclass(frozen=True)
+class Program:
     """A program on one GPU, and the memory that NVML says it holds there."""
 
     pid: int

@@ -9,6 +9,7 @@ folder is visible to this user: the user's own and root's. Others' show in NVML,
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from vgpurun.slices import store
 from vgpurun.slices.store import Slice
 from vgpurun.storage import state
 from vgpurun.util.printable import printable
-from vgpurun.util.row import Row
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer  # slow to import, and not needed by local processes
@@ -30,7 +30,8 @@ _START_TAKES_S = 60  # at the very most, from a container's making to its start
 _ANSWER_TAKES_S = 5.0
 
 
-class Holder(Row):
+@dataclass(frozen=True)
+class Holder:
     """A container, a process of `vgpurun local` or a slice, and its quota on each of its GPUs, by UUID.
 
     `slice_folder` is that of the slice that a process has joined, `parents` are those of the shares that it is a part

@@ -2,19 +2,20 @@
 
 import json
 from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from vgpurun.storage.shared_file import read_regular
 from vgpurun.util.nofollow import replace_nofollow
 from vgpurun.util.printable import printable
-from vgpurun.util.row import Row
 
 _NAME = "swaps"
 _MOST_BYTES = 1 << 12
 _MOST_WORDS = 300  # characters
 
 
-class SwapCounts(Row):
+@dataclass(frozen=True)
+class SwapCounts:
     """How often its memory went out or came back, how many bytes that were, and for how long it waited for turns.
 
     `held_up`: while it waits, why the one that has the turn does not go, for people; nothing where that goes in time.
@@ -46,9 +47,9 @@ def note_held_up(folder: Path, why: str) -> None:
     """Note why one waits for longer than its turn takes to come, or that it does not. Raises nothing."""
     before = read_swaps(folder)
     if before.held_up != why[:_MOST_WORDS]:
-        _write(folder, before._replace(held_up=why[:_MOST_WORDS]))
+        _write(folder, replace(before, held_up=why[:_MOST_WORDS]))
 
 
 def _write(folder: Path, counts: SwapCounts) -> None:
     with suppress(OSError):
-        replace_nofollow(folder / _NAME, json.dumps(counts._asdict()).encode())
+        replace_nofollow(folder / _NAME, json.dumps(asdict(counts)).encode())

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from vgpurun.host import gpus
@@ -20,7 +20,6 @@ from vgpurun.slices import store
 from vgpurun.slices.members import Member, members
 from vgpurun.slices.store import Slice
 from vgpurun.storage import state
-from vgpurun.util.row import Row
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
 _SHORT_ID = 12  # characters of an id, as docker shows it
 
 
-class TenantDevice(Row):
+@dataclass(frozen=True)
+class TenantDevice:
     """One device of a tenant: its quota, and what it uses; None is what this user may not read.
 
     `is_part`: of what is used of a slice, and its limits; then the reading has memory alone. `programs_bytes` is what
@@ -70,7 +70,8 @@ class TenantDevice(Row):
         return self.reading.utilization
 
 
-class Tenant(Row):
+@dataclass(frozen=True)
+class Tenant:
     """A container, a process of `vgpurun local` or a slice that has limits.
 
     `container` is None for what vgpurun did not make as one. `slice_name` is the slice that it has joined, and uses a
@@ -99,7 +100,8 @@ class Tenant(Row):
         return f"{self.within} > {self.name}" if self.within else self.name
 
 
-class Report(Row):
+@dataclass(frozen=True)
+class Report:
     """All GPUs of the host with what NVML sees on them, and all tenants; a slice comes before what has joined it.
 
     `programs` are by UUID, and then by the id of the tenant that they belong to, or "".
@@ -108,8 +110,8 @@ class Report(Row):
 
     gpus: tuple[tuple[Gpu, GpuUse], ...]
     tenants: tuple[Tenant, ...]
-    programs: Mapping[str, Mapping[str, Sequence[Program]]] = MappingProxyType({})
-    driver_limits: DriverLimits = MappingProxyType({})
+    programs: Mapping[str, Mapping[str, Sequence[Program]]] = field(default_factory=dict)
+    driver_limits: DriverLimits = field(default_factory=dict)
 
     def programs_of(self, gpu: Gpu, tenant_id: str) -> Sequence[Program]:
         """Return the programs of a tenant on a GPU, as far as the driver lists them."""
@@ -181,8 +183,8 @@ def _measured(tenants: Sequence[Tenant], found: Programs) -> list[Tenant]:
         ids = {tenant.id}
         if tenant.kind == "slice":
             ids = {each.id for each in tenants if each.slice_name and f"slice {each.slice_name}" == tenant.name}
-        devices = (each._replace(programs_bytes=held_by(ids, each.gpu.uuid)) for each in tenant.devices)
-        return tenant._replace(devices=tuple(devices))
+        devices = (replace(each, programs_bytes=held_by(ids, each.gpu.uuid)) for each in tenant.devices)
+        return replace(tenant, devices=tuple(devices))
 
     return list(map(measured, tenants))
 
@@ -192,7 +194,7 @@ def _read_containers(containers: Sequence["VgpurunContainer"], all_gpus: Sequenc
     namespaces = {each.container: each.pid_namespace for of_slice in joined.values() for each in of_slice}
     read = [_read_container(each, all_gpus, namespaces) for each in containers]
     stopped = guarded.stopped()
-    return [each._replace(stopped=str(stopped[each.id])) if each.id in stopped else each for each in read]
+    return [replace(each, stopped=str(stopped[each.id])) if each.id in stopped else each for each in read]
 
 
 def read_joined(containers: Sequence["VgpurunContainer"], all_gpus: Sequence[Gpu]) -> list[Tenant]:
@@ -224,15 +226,15 @@ def _read_container(
 def _read_process(process: Holder, all_gpus: Sequence[Gpu]) -> Tenant:
     tenant = Tenant(process.kind, process.id, process.name, process.what, process.folder, user=process.user)
     with suppress(OSError):
-        tenant = tenant._replace(created_s=(process.folder / "run").stat().st_mtime)  # made with the folder, for good
+        tenant = replace(tenant, created_s=(process.folder / "run").stat().st_mtime)  # made with the folder, for good
     if process.parents:
         slices = [each.name for each in process.parents if each.parent.name == state.SLICES]
-        tenant = tenant._replace(within=_share_name(process.parents[0]), slice_name=slices[0] if slices else "")
+        tenant = replace(tenant, within=_share_name(process.parents[0]), slice_name=slices[0] if slices else "")
         return _with_devices(tenant, process.quotas, all_gpus)
     if not process.slice_folder:
         return _with_devices(tenant, process.quotas, all_gpus)
     folder = Path(process.slice_folder)
-    return _as_part(tenant._replace(folder=folder, slice_name=folder.name), process.quotas, all_gpus, None)
+    return _as_part(replace(tenant, folder=folder, slice_name=folder.name), process.quotas, all_gpus, None)
 
 
 def _share_name(folder: Path) -> str:
@@ -272,10 +274,10 @@ def _of_member(member: Member, joined: Slice, all_gpus: Sequence[Gpu]) -> Tenant
     """Return a container that an engine started with a CDI device, or a task of a Slurm job."""
     tenant = Tenant("container", member.container, "", "by CDI", joined.folder, slice_name=joined.name)
     if member.container:
-        tenant = tenant._replace(name=member.container[:_SHORT_ID])
+        tenant = replace(tenant, name=member.container[:_SHORT_ID])
     else:
         pid, command = str(member.pid), command_of(member.pid)
-        tenant = tenant._replace(kind="process", id=pid, name=f"process {pid}", what=command, user=joined.user)
+        tenant = replace(tenant, kind="process", id=pid, name=f"process {pid}", what=command, user=joined.user)
     return _as_part(tenant, joined.quotas, all_gpus, member.pid_namespace)
 
 
@@ -309,4 +311,4 @@ def _placed(
         if uuid in by_uuid
     ]
     missing = [(uuid, quota) for uuid, quota in quotas if uuid not in by_uuid]
-    return tenant._replace(devices=tuple(devices), missing=tuple(missing))
+    return replace(tenant, devices=tuple(devices), missing=tuple(missing))

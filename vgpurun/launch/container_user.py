@@ -1,17 +1,18 @@
 """The user and the groups, by their numbers, that the program of a container will have."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from vgpurun.options import ContainerOptions
-from vgpurun.util.row import Row
 
 _PASSWD, _GROUP = "/etc/passwd", "/etc/group"
 _FIELDS = 4  # of a line of either, as far as they count here
 Read = Callable[[str], bytes | None]
 
 
-class ContainerUser(Row):
+@dataclass(frozen=True)
+class ContainerUser:
     """A user of a container; `name` is as it was said."""
 
     name: str

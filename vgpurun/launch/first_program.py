@@ -35,7 +35,7 @@ def look(files: ImageFiles, image: Image, options: ContainerOptions, environment
     path = next((path for path in paths if reader.read(path) is not None or reader.is_blind), "")
     found = doubts_of(path, reader.read) if path else Doubts()
     if not any(mount_targets.is_covered(path, options) for path in reader.seen):
-        remember(key, (*found, *reader.seen))
+        remember(key, (found.without, found.refuses, *reader.seen))
     return found
 
 

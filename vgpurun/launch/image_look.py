@@ -7,6 +7,7 @@ and what was seen is remembered: an image's id is that of its content.
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def look(files: ImageFiles, image: Image, options: ContainerOptions, library: Li
         folder, version, preload, of_driver = known()[key]
         return Libc(folder, tuple(version), preload, tuple(of_driver))
     found = check_image(options.image, files.read, library)
-    remember(key, found)
+    remember(key, astuple(found))
     return found
 
 

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ class LocalLaunch:
         self._given = given
         self._environment = {**os.environ, **given}
         if isinstance(wanted, Wanted) and wanted.gpus is None and self._environment.get("CUDA_VISIBLE_DEVICES"):
-            wanted = wanted._replace(gpus="all")  # the user's own choice, in CUDA's numbers, which may not be NVML's
+            wanted = replace(wanted, gpus="all")  # the user's own choice, in CUDA's numbers, which may not be NVML's
         self._wanted = wanted
         self._profiling = profiling
         self._driver = driver
@@ -81,7 +82,7 @@ class LocalLaunch:
         plan = plan_local(
             self._command, placement, self._host, self._driver, self._given, is_dry_run, self._profiling, self._enforce
         )
-        return plan._replace(state_files={**plan.state_files, **idle_files(self._wanted.idle)})
+        return replace(plan, state_files={**plan.state_files, **idle_files(self._wanted.idle)})
 
 
 def plan_local(
@@ -119,7 +120,7 @@ def plan_local(
         placement.part,
         profiling,
     )
-    plan = plan._replace(is_driver_held=not lacking_for_process(enforce, plan.quotas))
+    plan = replace(plan, is_driver_held=not lacking_for_process(enforce, plan.quotas))
     _warn_of_program(plan, host_environment)
     return plan
 

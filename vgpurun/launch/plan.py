@@ -5,6 +5,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,6 @@ from vgpurun.limits.nested import PARENT
 from vgpurun.limits.quota import Quota
 from vgpurun.options import ContainerOptions, Mount, mount_targets
 from vgpurun.storage import state, tenants
-from vgpurun.util.row import Row
 from vgpurun.util.users import current_user
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 _LINKS = "driver"  # in the state folder
 
 
-class LaunchPlan(Row):
+@dataclass(frozen=True)
+class LaunchPlan:
     """A container to be made: the user's options, and what vgpurun adds to them. `environment` holds both.
 
     `slice_folder` has the limits and the usage of a slice that it joins; else the state folder has its own. `parents`
@@ -66,7 +67,8 @@ class LaunchPlan(Row):
     parents: tuple[Path, ...] = ()
 
 
-class ProcessPlan(Row):
+@dataclass(frozen=True)
+class ProcessPlan:
     """A process on this host to be started. `environment` is what changes in this process's own."""
 
     command: tuple[str, ...]

@@ -1,6 +1,7 @@
 """Runs a container from what was asked for: the engine, the library and the GPUs, in the order of their errors."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,10 +138,10 @@ class Launch:
             is_movable=is_movable,
             limits_device=enforcing_device(self._enforce, placement.gpus, facts, simulated, is_dry_run),
         )
-        plan = plan._replace(state_files={**plan.state_files, **idle_files(self._wanted.idle)})
+        plan = replace(plan, state_files={**plan.state_files, **idle_files(self._wanted.idle)})
         if (span_s := parse_lifetime(self._lifetime)) is None:
             return plan
-        return plan._replace(owner={**plan.owner, **state.end_after(span_s)})
+        return replace(plan, owner={**plan.owner, **state.end_after(span_s)})
 
     def _driver(self, facts: EngineFacts, gpus: Sequence[Gpu]) -> DriverPlan:
         if self._driver_mode == "sim":

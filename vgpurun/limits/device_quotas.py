@@ -1,6 +1,7 @@
 """Turns a launch's limits into quotas for each GPU, and into the files and variables that the library reads."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from vgpurun import abi
 from vgpurun.errors import GpuError
@@ -28,9 +29,9 @@ def device_quotas(
     policy = choose_policy(limits.sm_policy, environment)
     priority = choose_priority(limits.priority, environment)
     if limits.swap:  # its first call asks for its first turn
-        resolved = [each._replace(takes_turns=True, suspended=abi.SWAPPED) for each in resolved]
+        resolved = [replace(each, takes_turns=True, suspended=abi.SWAPPED) for each in resolved]
     return tuple(
-        DeviceQuota(gpu, each._replace(sm_policy=policy, priority=priority))
+        DeviceQuota(gpu, replace(each, sm_policy=policy, priority=priority))
         for gpu, each in zip(gpus, resolved, strict=True)
     )
 

@@ -5,6 +5,7 @@ left so.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from vgpurun.errors import EnforceError, GpuError
@@ -12,10 +13,10 @@ from vgpurun.host import memory_limits
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.memory_limits import MemoryLimits
 from vgpurun.limits.quota import Quota, show_size
-from vgpurun.util.row import Row
 
 
-class Unsettled(Row):
+@dataclass(frozen=True)
+class Unsettled:
     """A limit of the driver's own that is not what it should be, and why."""
 
     gpu: Gpu

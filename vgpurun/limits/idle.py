@@ -1,11 +1,11 @@
 """The policy for programs that have used no GPU time for a while: --idle, and the file in which the guard reads it."""
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from vgpurun.errors import OptionError
 from vgpurun.storage.shared_file import read_regular
-from vgpurun.util.row import Row
 from vgpurun.util.times import parse_span
 
 FILE = "idle"  # in the state folder, which the container does not see
@@ -16,7 +16,8 @@ _MOST_BYTES = 64
 _LEAST_S = 0.1
 
 
-class IdlePolicy(Row):
+@dataclass(frozen=True)
+class IdlePolicy:
     """After how long without GPU time, and what then: one of ACTIONS."""
 
     after_s: float

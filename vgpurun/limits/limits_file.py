@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from ctypes import sizeof
+from dataclasses import replace
 from pathlib import Path
 
 from vgpurun import abi
@@ -99,7 +100,7 @@ def read_limits(path: Path) -> list[tuple[str, Quota]] | None:
     return [
         (
             device.uuid.decode(errors="replace"),
-            _quota_of(device)._replace(suspended=suspended, takes_turns=limits.swap != 0),
+            replace(_quota_of(device), suspended=suspended, takes_turns=limits.swap != 0),
         )
         for device in devices
     ]

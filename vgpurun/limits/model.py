@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vgpurun import abi
 from vgpurun.host.gpu import Gpu
@@ -11,10 +12,10 @@ from vgpurun.limits import quota
 from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
 from vgpurun.limits.quota import PerDevice, Quota
 from vgpurun.util.printable import printable
-from vgpurun.util.row import Row
 
 
-class Limits(Row):
+@dataclass(frozen=True)
+class Limits:
     """--mem, --sm, --sm-policy, --priority, --oversubscribe and --swap as they were written."""
 
     memory: str | None = None
@@ -52,21 +53,23 @@ def is_max(text: str) -> bool:
     return text.strip().lower() == "max"
 
 
-class DeviceQuota(Row):
+class DeviceQuota(NamedTuple):
     """One chosen GPU and what the launch may use of it."""
 
     gpu: Gpu
     quota: Quota
 
 
-class Joined(Row):
+@dataclass(frozen=True)
+class Joined:
     """The slice that a launch joins: its folder has the limits and the usage, and these are its quotas."""
 
     folder: Path
     quotas: tuple[DeviceQuota, ...]
 
 
-class Part(Row):
+@dataclass(frozen=True)
+class Part:
     """The part that a launch gets of a share that it becomes a part of: limits and usage of its own, and these quotas.
 
     `parents` are the folders of the shares around it, the next one first.

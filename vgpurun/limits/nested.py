@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ctypes import sizeof
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vgpurun import abi
@@ -19,13 +20,13 @@ from vgpurun.limits.model import DeviceQuota, Limits
 from vgpurun.limits.oversubscription import OPTION
 from vgpurun.limits.quota import Quota, show_size
 from vgpurun.util.nofollow import opened_folder
-from vgpurun.util.row import Row
 
 PARENT = "parent"  # in a share's folder: the share that it is a part of
 _OF_THE_OUTERMOST = {"sm_policy": "--sm-policy", "priority": "--priority", "oversubscribe": OPTION}
 
 
-class Share(Row):
+@dataclass(frozen=True)
+class Share:
     """The limits of a process, by UUID, and the folder that they are in. `levels`: with those that it is a part of."""
 
     folder: Path
@@ -123,7 +124,7 @@ def quotas_within(parent: Share, gpus: Sequence[Gpu], limits: Limits) -> tuple[D
     theirs = dict(parent.quotas)
     whole = [theirs.get(gpu.uuid, Quota()) for gpu in gpus]
     sizes = [_visible_bytes(each) or gpu.memory_bytes for gpu, each in zip(gpus, whole, strict=True)]
-    seen = [gpu._replace(memory_bytes=size) for gpu, size in zip(gpus, sizes, strict=True)]
+    seen = [replace(gpu, memory_bytes=size) for gpu, size in zip(gpus, sizes, strict=True)]
     asked = quota.resolve(seen, limits.memory, limits.sm, {}, range(len(gpus)))
     if any(each.guaranteed_bytes is not None for each in asked):
         raise LimitError("a guaranteed size can only be set on the outer share; give the maximum alone")

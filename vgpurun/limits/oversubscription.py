@@ -1,6 +1,7 @@
 """Oversubscription: a program sees more memory than its share of the device, and the host serves the rest."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from vgpurun.errors import LimitError
 from vgpurun.host.gpus import Gpu
@@ -30,4 +31,4 @@ def _oversubscribed(gpu: Gpu, share: Quota, virtual_bytes: int, text: str) -> Qu
             f"{OPTION} {text} is not more than the share of GPU {gpu.number}, {quota.show_size(share.memory_bytes)}; "
             "raise it, or leave it out"
         )
-    return share._replace(virtual_bytes=virtual_bytes)
+    return replace(share, virtual_bytes=virtual_bytes)

@@ -6,6 +6,7 @@ exact.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from vgpurun import abi
@@ -13,7 +14,6 @@ from vgpurun.errors import LimitError
 from vgpurun.host.gpu import Gpu
 from vgpurun.host.gpu_names import match_gpu, unmatched
 from vgpurun.limits.policies import Priority, SmPolicy
-from vgpurun.util.row import Row
 
 T = TypeVar("T")
 
@@ -37,7 +37,8 @@ MEMORY_HELP = "use a size such as 2g, 1.5GiB or 1024m, or a share of the GPU suc
 SM_HELP = "use a whole percentage from 1 to 100 (100: no limit)"
 
 
-class MemorySize(Row):
+@dataclass(frozen=True)
+class MemorySize:
     """A memory limit as it was written: a number of bytes, or a percentage of a device that is not known yet."""
 
     text: str
@@ -53,7 +54,8 @@ class MemorySize(Row):
         return size_bytes
 
 
-class Quota(Row):
+@dataclass(frozen=True)
+class Quota:
     """The limits of one container on one device; None means no limit.
 
     `virtual_bytes` is what its programs see when that is more than `memory_bytes`: the host serves the rest.
@@ -94,7 +96,7 @@ class Quota(Row):
 
     def guaranteed(self, size_bytes: int) -> "Quota":
         """Return it with so much guaranteed, where that is not all of it."""
-        return self._replace(guaranteed_bytes=None if size_bytes == self.memory_bytes else size_bytes)
+        return replace(self, guaranteed_bytes=None if size_bytes == self.memory_bytes else size_bytes)
 
     def has_more_memory_than(self, other: "Quota") -> bool:
         """Whether the memory limit is higher, or more is reserved."""
@@ -108,7 +110,8 @@ class Quota(Row):
         return (self.sm_percent or 100) > (other.sm_percent or 100)
 
 
-class MemoryRange(Row):
+@dataclass(frozen=True)
+class MemoryRange:
     """A memory limit as it was written: the most, and what of it is guaranteed where that is less."""
 
     most: MemorySize

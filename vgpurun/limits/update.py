@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -137,7 +137,7 @@ def set_paused(container: Limited, paused: bool) -> None:
     path = container.limits_folder / "etc" / "limits"
     with changing(container), _told(path, container):
         before = _read(path, container)
-        limits_file.write_limits(path, [(uuid, quota._replace(paused=paused)) for uuid, quota in before])
+        limits_file.write_limits(path, [(uuid, replace(quota, paused=paused)) for uuid, quota in before])
 
 
 @contextmanager
@@ -238,7 +238,7 @@ def _is_more(new: Quota, old: Quota) -> bool:
 def _changed(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> list[Quota]:
     after = _with_limits(before, gpus, limits)
     if limits.oversubscribe == NOT_OVERSUBSCRIBED:
-        return [each._replace(virtual_bytes=None) for each in after]
+        return [replace(each, virtual_bytes=None) for each in after]
     return oversubscribe(gpus, after, limits.oversubscribe)
 
 
@@ -246,7 +246,8 @@ def _changed_part(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits, 
     given = [each.quota for each in quotas_within(parent, gpus, limits)]
     named_memory, named_sm = _named(gpus, limits.memory, "--mem"), _named(gpus, limits.sm, "--sm")
     return [
-        old._replace(
+        replace(
+            old,
             memory_bytes=new.memory_bytes if gpu.uuid in named_memory else old.memory_bytes,
             sm_percent=new.sm_percent if gpu.uuid in named_sm else old.sm_percent,
         )
@@ -260,7 +261,8 @@ def _with_limits(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -
     named_sm = _named(gpus, limits.sm, "--sm")
 
     return [
-        old._replace(
+        replace(
+            old,
             memory_bytes=new.memory_bytes if gpu.uuid in named_memory else old.memory_bytes,
             guaranteed_bytes=new.guaranteed_bytes if gpu.uuid in named_memory else old.guaranteed_bytes,
             sm_percent=new.sm_percent if gpu.uuid in named_sm else old.sm_percent,

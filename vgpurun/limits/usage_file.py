@@ -9,13 +9,13 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import sizeof
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vgpurun import abi
 from vgpurun.limits.utilization import Utilization, read_seconds
 from vgpurun.limits.wait_times import WaitTimes, read_wait_times
 from vgpurun.storage.shared_file import is_live, is_locked, open_regular, read_regular
-from vgpurun.util.row import Row
 
 # The bits of not_enforced, by the limit that could not be held.
 NOT_ENFORCED = {
@@ -29,7 +29,8 @@ class BrokenUsageError(Exception):
     """A usage file that holds something else than usage; the message says what is wrong with it."""
 
 
-class DeviceReading(Row):
+@dataclass(frozen=True)
+class DeviceReading:
     """A container's use of one device at one moment. Times are nanoseconds since its first process began.
 
     `context_bytes` is a part of `overhead_bytes`; `host_bytes` lies in host memory and counts against no device limit.
@@ -48,7 +49,7 @@ class DeviceReading(Row):
     launches: int = 0
     refusals: int = 0
     last_launch_ns: int = 0  # of CLOCK_MONOTONIC; 0: none yet
-    utilization: Utilization = Utilization()
+    utilization: Utilization = field(default_factory=Utilization)
     turn_waits: WaitTimes | None = None  # None: it did not wait for a turn in the last minute
 
     @property
@@ -169,7 +170,8 @@ def _read_device(
     usage: abi.UsageHead, slots: Sequence[abi.ProcessUsage], number: int, uuid: str, age_s: float
 ) -> DeviceReading:
     shared = usage.devices[number]
-    return _read_memory(slots, number, uuid)._replace(
+    return replace(
+        _read_memory(slots, number, uuid),
         not_enforced=tuple(name for name, bit in NOT_ENFORCED.items() if shared.not_enforced & bit),
         busy_ns=shared.busy_ns,
         throttled_ns=shared.throttled_ns,

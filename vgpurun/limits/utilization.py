@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from vgpurun import abi
-from vgpurun.util.row import Row
 
 WINDOWS_S = (1, 10, 60)
 _FULL_SECOND_US = 1_000_000
 
 
-class Utilization(Row):
+class Utilization(NamedTuple):
     """The share of a device's time that a container used, in percent, over the last 1, 10 and 60 seconds.
 
     A younger container's is over its whole life.

@@ -1,15 +1,15 @@
 """How long a container waited for its turns, by the histogram of its processes (lib/src/shared/history.h)."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from vgpurun import abi
-from vgpurun.util.row import Row
 
 FIRST_S = 64e-6  # waits shorter than this are the first bucket's; each other one goes to twice the one before
 _MINUTE_NS = 60_000_000_000
 
 
-class WaitTimes(Row):
+class WaitTimes(NamedTuple):
     """The waits of the last minute: half took no longer than the median, and 99 % no longer than `p99_s`."""
 
     median_s: float

@@ -1,15 +1,16 @@
 """The options of `docker run`, as plain data."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from vgpurun.options.network import Network
-from vgpurun.util.row import Row
 
 MountType = str  # bind, volume, tmpfs, image, or what else the engine may know
 
 
-class Volume(Row):
+@dataclass(frozen=True)
+class Volume:
     """One -v. Without a source it is an anonymous volume; a source that is no absolute path names a volume."""
 
     source: str | None
@@ -25,7 +26,8 @@ class Volume(Row):
         return ":".join(part for part in (self.source, self.target, self.mode) if part)
 
 
-class Mount(Row):
+@dataclass(frozen=True)
+class Mount:
     """One --mount, or a file or folder that vgpurun itself brings. `options` are --mount's further keys and values."""
 
     source: str | None
@@ -35,7 +37,8 @@ class Mount(Row):
     options: tuple[tuple[str, str], ...] = ()
 
 
-class ContainerOptions(Row):
+@dataclass(frozen=True)
+class ContainerOptions:
     """The options of `docker run` that vgpurun passes on.
 
     What vgpurun itself looks at has a field of its own. `fields` has the rest in the words of the engine's API, e.g.
@@ -45,17 +48,17 @@ class ContainerOptions(Row):
     image: str
     command: tuple[str, ...] = ()
     entrypoint: str | None = None
-    environment: Mapping[str, str | None] = {}
+    environment: Mapping[str, str | None] = field(default_factory=dict)
     volumes: tuple[Volume, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    tmpfs: Mapping[str, str] = {}
+    tmpfs: Mapping[str, str] = field(default_factory=dict)
     name: str | None = None
-    labels: Mapping[str, str] = {}
+    labels: Mapping[str, str] = field(default_factory=dict)
     networks: tuple[Network, ...] = (Network("default"),)
     cdi_devices: tuple[str, ...] = ()
     runtime: str | None = None
     platform: str | None = None
-    fields: Mapping[str, Any] = {}
+    fields: Mapping[str, Any] = field(default_factory=dict)
     streams: tuple[str, ...] = ("stdout", "stderr")
     remove: bool = False
     detach: bool = False

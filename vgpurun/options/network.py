@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vgpurun.options.values import decimal, fields, is_ip_address, mac_address, pair
-from vgpurun.util.row import Row
 
 PortBindings = dict[str, list[dict[str, str]]]
 
@@ -15,7 +15,8 @@ _PROTOCOLS = ("tcp", "udp", "sctp")
 _RANGE = r"(?a)([0-9]+)(?:-([0-9]+))?"
 
 
-class Network(Row):
+@dataclass(frozen=True)
+class Network:
     """One --network: what the container is connected to, and how."""
 
     name: str
@@ -90,7 +91,7 @@ def join_networks(networks: Iterable[Network], of_options: Mapping[str, Any]) ->
     given = {setting: value for setting, value in of_options.items() if value}
     if not first.is_user_defined:
         given.pop("links", None)  # to the engine's own network they are no setting of its endpoint
-    joined = (first._replace(**given), *others)
+    joined = (replace(first, **given), *others)
     names = [each.name for each in joined]
     if not all(name.strip() for name in names):
         raise ValueError("no name set for network")

@@ -4,11 +4,11 @@ An option without a field has code of its own in build.py or cli/commands/run.py
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from vgpurun.errors import OptionError
 from vgpurun.options import devices, files, mounts, network, values
-from vgpurun.util.row import Row
 
 Gather = Callable[[list[Any]], Any]
 
@@ -37,7 +37,8 @@ def by_name(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [each for _, each in sorted({each["Name"]: each for each in found}.items())]
 
 
-class Flag(Row):
+@dataclass(frozen=True)
+class Flag:
     """One option. `value` is help's word for its value, empty for a switch."""
 
     names: str

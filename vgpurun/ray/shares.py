@@ -6,6 +6,7 @@ Pure, and quick to import, since every worker does.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from vgpurun.errors import GpuError, LimitError
@@ -13,7 +14,6 @@ from vgpurun.host.gpu import Gpu
 from vgpurun.host.gpu_names import match_gpu
 from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
 from vgpurun.limits.quota import Quota, parse_limit, parse_share
-from vgpurun.util.row import Row
 
 if TYPE_CHECKING:
     from vgpurun.limits.nested import Share
@@ -28,7 +28,8 @@ _NOTHING = Quota(memory_bytes=0)
 _KEYS = ("mem", "sm", "sm_policy", "priority")
 
 
-class Wish(Row):
+@dataclass(frozen=True)
+class Wish:
     """The field's values as they are written: `mem` and `sm` lower what a task's `num_gpus` comes to."""
 
     mem: str | None = None
@@ -37,7 +38,8 @@ class Wish(Row):
     priority: Priority = Priority.HIGH
 
 
-class Node(Row):
+@dataclass(frozen=True)
+class Node:
     """The message to a worker that starts: the node's GPUs, its job's wish, and the job's own setup hook.
 
     A node that is itself in a share gives parts of it: `parents` are that share's folder and those of the shares that
@@ -48,7 +50,7 @@ class Node(Row):
     wish: Wish
     hook: str = ""
     parents: tuple[str, ...] = ()
-    percents: Mapping[str, int] = {}
+    percents: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def within(cls, share: "Share | None", gpus: Sequence[Gpu], wish: Wish, hook: str) -> "Node":
@@ -59,7 +61,7 @@ class Node(Row):
             raise LimitError(f"runtime_env: {FIELD}: sm_policy and priority are the share's that this node is in")
         wholes = {gpu: quota for gpu in gpus for uuid, quota in share.quotas if uuid == gpu.uuid}
         sizes = {gpu: quota.virtual_bytes or quota.memory_bytes or gpu.memory_bytes for gpu, quota in wholes.items()}
-        seen = [gpu._replace(memory_bytes=size_bytes) for gpu, size_bytes in sizes.items()]
+        seen = [replace(gpu, memory_bytes=size_bytes) for gpu, size_bytes in sizes.items()]
         percents = {gpu.uuid: quota.sm_percent or 100 for gpu, quota in wholes.items()}
         from vgpurun.limits.nested import folders_above
 
@@ -68,16 +70,17 @@ class Node(Row):
 
     def to_json(self) -> str:
         """Return it as a variable has it."""
-        wish = {**self.wish._asdict(), "sm_policy": self.wish.sm_policy.value, "priority": self.wish.priority.value}
-        return json.dumps([self.gpus, wish, *self[2:]], separators=(",", ":"))
+        wish = {**asdict(self.wish), "sm_policy": self.wish.sm_policy.value, "priority": self.wish.priority.value}
+        return json.dumps({**asdict(self), "wish": wish}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> "Node":
         """Return what to_json() has written."""
-        gpus, wish, hook, parents, percents = json.loads(text)
+        said = json.loads(text)
+        wish = said["wish"]
         wish |= {"sm_policy": SmPolicy(wish["sm_policy"]), "priority": Priority(wish["priority"])}
-        found = tuple(Gpu._make([*rest, tuple(mig_ids)]) for *rest, mig_ids in gpus)
-        return cls(found, Wish(**wish), hook, tuple(parents), percents)
+        gpus = tuple(Gpu(**{**each, "mig_ids": tuple(each["mig_ids"])}) for each in said["gpus"])
+        return cls(**{**said, "gpus": gpus, "wish": Wish(**wish), "parents": tuple(said["parents"])})
 
 
 def read_wish(field: Any) -> Wish:

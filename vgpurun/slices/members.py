@@ -7,19 +7,20 @@ root sees the processes of all; for others, containers of other users are not th
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from vgpurun.host.mounted import Place, mounts_of, place_of
 from vgpurun.slices.store import Slice
 from vgpurun.util.kernel_text import read_text
-from vgpurun.util.row import Row
 
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _USAGE = "/run/usage"
 _NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
 
 
-class Member(Row):
+@dataclass(frozen=True)
+class Member:
     """A container of a slice: its id as its cgroup has it, empty where that has none, and one of its processes.
 
     `pid_namespace` is None for one without a PID namespace of its own: what it uses cannot be told from what others do.

@@ -17,6 +17,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,6 @@ from vgpurun.storage.holders import LOCK, open_folder_lock
 from vgpurun.util.access_list import let_through
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.locking import is_at, lock_in_time
-from vgpurun.util.row import Row
 from vgpurun.util.times import boot_s
 from vgpurun.util.users import current_user, gid_of, groups_of, uid_of
 
@@ -42,7 +42,8 @@ _REMOVAL_TAKES_S = 60.0  # at the very most: an engine that is busy answers late
 _RETRY_S = 0.02
 
 
-class Slice(Row):
+@dataclass(frozen=True)
+class Slice:
     """A slice as it is now. `quotas` are by the UUIDs of its GPUs, `driver` is host or sim.
 
     `user` made it, and `users` may use it too: names, @groups, or all. `created_s` is seconds since 1970.

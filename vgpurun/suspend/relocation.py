@@ -7,6 +7,7 @@ in their place at the end. All of its processes go, or none.
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from vgpurun import abi
@@ -75,7 +76,7 @@ def check(target: Limited, processes: Sequence[ProcessIdentity], gpus: Sequence[
 def reserve(target: Limited, limits: Sequence[tuple[str, Quota]], onto: Mapping[str, str]) -> None:
     """Have the new GPUs beside those that it has, while calls wait. Raises OSError."""
     both = [*limits, *((onto[uuid], quota) for uuid, quota in limits if uuid in onto)]
-    waiting = [(uuid, quota._replace(suspended=abi.SUSPENDING)) for uuid, quota in both]
+    waiting = [(uuid, replace(quota, suspended=abi.SUSPENDING)) for uuid, quota in both]
     limits_file.write_gpus(_path(target), waiting, has_moved=False)
 
 

@@ -10,6 +10,7 @@ reserved: a suspended container has given both back; one on its way out or back,
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -388,7 +389,7 @@ def limits_of(target: Limited) -> list[tuple[str, Quota]]:
         raise SuspendError(f"{target.name} has ended meanwhile") from None
     if limits is None:
         raise SuspendError(f"the limits of {target.name} cannot be read; start it again")
-    return [(uuid, quota._replace(suspended=abi.NOT_SUSPENDED)) for uuid, quota in limits]
+    return [(uuid, replace(quota, suspended=abi.NOT_SUSPENDED)) for uuid, quota in limits]
 
 
 def _suspended(target: Limited) -> int:

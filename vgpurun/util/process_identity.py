@@ -8,18 +8,20 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from vgpurun.util.kernel_text import read_lines, read_text
-from vgpurun.util.row import Row
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PROC = Path("/proc")
 _PF_EXITING = 0x4
 
 
-class Stat(Row):
+@dataclass(frozen=True)
+class Stat:
     """A process or one of its threads, as its stat file in /proc has it."""
 
     state: str
@@ -67,7 +69,7 @@ def uid_of(pid: int) -> int:
     raise ValueError(pid)
 
 
-class ProcessIdentity(Row):
+class ProcessIdentity(NamedTuple):
     """A process of this PID namespace: no other one, of this boot or another, has the same three."""
 
     pid: int

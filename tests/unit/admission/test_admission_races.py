@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -221,7 +221,7 @@ def test_a_launch_that_cannot_be_seen_from_here_has_time_to_start(root: Path) ->
     folder = root / "containers" / "of-the-host"
     made = VgpurunContainer("1", "new", "image", "created", Record(str(folder)), created_s=time.time())
     assert not is_abandoned(made, EngineOfOld())  # type: ignore[arg-type]
-    assert is_abandoned(made._replace(created_s=time.time() - 100), EngineOfOld())  # type: ignore[arg-type]
+    assert is_abandoned(replace(made, created_s=time.time() - 100), EngineOfOld())  # type: ignore[arg-type]
     folder.mkdir(parents=True)
     assert is_abandoned(made, EngineOfOld()), "nobody holds it"  # type: ignore[arg-type]
 

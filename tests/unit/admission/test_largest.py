@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_why_none_would_start_is_said() -> None:
     assert why(held(Quota(GIB)), gpus=("1",)) == "your quota leaves this GPU out"
     assert why(held(Quota(GIB)), memory=parse_size("1g")) == "your quota is used up"
     other = held(Quota(GIB, 100))
-    other = other._replace(
-        shares=tuple(each._replace(holder=each.holder._replace(user="bob")) for each in other.shares)
+    other = replace(
+        other, shares=tuple(replace(each, holder=replace(each.holder, user="bob")) for each in other.shares)
     )
     assert why(other, sm=50) == "all time is reserved, and your quota takes --sm"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def share(memory: int | None = None, sm: int | None = None, held: int | None = 0
 def in_turns(memory: int, sm: int | None = None, held: int = 0, state: int = abi.SWAPPED, user: str = "bob") -> Share:
     """One that takes turns; memory in GiB, and `held` what its usage file says."""
     there = share(memory, sm, held, user)
-    return there._replace(quota=there.quota._replace(takes_turns=True, suspended=state))
+    return replace(there, quota=replace(there.quota, takes_turns=True, suspended=state))
 
 
 def capacity(index: int, *shares: Share, used: int = 0) -> GpuCapacity:
@@ -143,7 +144,7 @@ def test_little_outside_use_does_not_count_against_exact_shares() -> None:
     there = capacity(0, quarter, quarter, quarter, used=300 * MIB)
     assert indexes(there, mem="25%", gpus="device=0") == [0]
     assert placed(there, mem="max", gpus="device=0").limits.memory == f"{GPUS[0].uuid}={2 * GIB - 300 * MIB}b"
-    assert "is free" in str(refusal(there._replace(used_bytes=500 * MIB), mem="25%", gpus="device=0"))
+    assert "is free" in str(refusal(replace(there, used_bytes=500 * MIB), mem="25%", gpus="device=0"))
 
 
 def test_max_is_all_that_is_left_on_each() -> None:
@@ -209,7 +210,7 @@ def test_what_can_never_be_is_said_as_such() -> None:
 
 
 def test_a_gpu_that_is_too_small_or_in_mig_mode_is_passed_over() -> None:
-    gpus = [GPUS[0]._replace(memory_bytes=GIB), GPUS[1]._replace(mig_enabled=True), GPUS[2]]
+    gpus = [replace(GPUS[0], memory_bytes=GIB), replace(GPUS[1], mig_enabled=True), GPUS[2]]
     there = [GpuCapacity(gpu, (), 0) for gpu in gpus]
     assert place(Request(Limits("2g")), there, Grant("alice")).gpus == (GPUS[2],)
     with pytest.raises(GpuError, match="MIG"):
@@ -427,7 +428,7 @@ def test_a_default_is_not_lowered_to_what_is_left() -> None:
     [("1g", "50", "--sm 50"), ("9g", "20", "--mem 9g"), ("9g", "50", "--mem 9g --sm 50"), (None, "20", "--mem 100%")],
 )
 def test_a_change_is_refused_by_what_it_makes_larger(mem: str | None, sm: str, asked: str) -> None:
-    gpu = GPUS[0]._replace(memory_bytes=16 * GIB)
+    gpu = replace(GPUS[0], memory_bytes=16 * GIB)
     there = [GpuCapacity(gpu, (share(8, 60),), 0)]
     request = Request(Limits(mem, sm), gpus=f"device={gpu.uuid}", before={gpu.uuid: Quota(GIB, 20)})
     with pytest.raises(NoRoomError, match=f"no room for {asked} on GPU 0: "):

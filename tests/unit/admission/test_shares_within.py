@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -187,7 +188,7 @@ def test_a_process_with_a_part_of_a_containers_share_starts_no_container(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     part = tmp_path / "part"
-    write_share(part, HALF.quotas, HALF._replace(folder=Path(abi.CONTAINER_DIR)))
+    write_share(part, HALF.quotas, replace(HALF, folder=Path(abi.CONTAINER_DIR)))
     monkeypatch.setattr(nesting, "own_share", lambda: Share(part, HALF.quotas, 2))
     assert placed_share() == Share(part, HALF.quotas, 2)
     with pytest.raises(SliceError, match="in a container with limits"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vgpurun.cli.views.columns import Column, lines
 
 COLUMNS = (
@@ -55,7 +57,7 @@ def test_no_rows_are_titles_alone() -> None:
 
 def test_columns_leave_in_their_order_where_there_is_no_room() -> None:
     identity, name, image, gpu = COLUMNS
-    columns = (identity._replace(leaves=2), name, image._replace(leaves=1), gpu)
+    columns = (replace(identity, leaves=2), name, replace(image, leaves=1), gpu)
     shown = {width: lines(columns, ROWS, width)[1] for width in (None, 25, 24, 16, 15, 12, 5)}
     assert shown == {
         None: "abc  a-name-of-22-characters  image:1               10",

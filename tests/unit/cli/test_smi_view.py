@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,12 +51,12 @@ def test_what_is_free_is_in_the_line_of_the_gpu(capsys: pytest.CaptureFixture[st
 
 def test_a_terminal_of_80_columns_has_room_for_every_column(monkeypatch: pytest.MonkeyPatch) -> None:
     """smi cuts long names, and shows no images; the list of what is free does without the GPU's name."""
-    gpu = GPU._replace(name="NVIDIA H100 80GB HBM3", memory_bytes=81559 * MIB)
+    gpu = replace(GPU, name="NVIDIA H100 80GB HBM3", memory_bytes=81559 * MIB)
     device = TenantDevice(gpu, Quota(20480 * MIB, 70), DeviceReading("GPU-a", refusals=12, allocated_bytes=10**10))
     tenant = Tenant(
         "container", "0123", "a-name-that-goes-on-and-on-and-on", "registry/some/image", Path("/"), (device,)
     )
-    whole = Report(((gpu, GpuUse(81559 * MIB, 100)),), (tenant._replace(user="a-long-user-name"),))
+    whole = Report(((gpu, GpuUse(81559 * MIB, 100)),), (replace(tenant, user="a-long-user-name"),))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")  # no colours
     with redirect_stdout(Terminal()) as terminal:
@@ -73,7 +74,7 @@ def test_a_terminal_of_80_columns_has_room_for_every_column(monkeypatch: pytest.
 
 
 def test_compute_over_each_window(capsys: pytest.CaptureFixture[str]) -> None:
-    busy = READING._replace(utilization=Utilization(49.6, 30, 5), launches=12345, throttled_ns=2_560_000_000)
+    busy = replace(READING, utilization=Utilization(49.6, 30, 5), launches=12345, throttled_ns=2_560_000_000)
     smi_view.print_table(report(busy), FREE)
     output = capsys.readouterr().out
     assert "50 % / 50 %" in output
@@ -113,8 +114,8 @@ def test_nonsense_in_the_file_is_cut(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_what_programs_see_beyond_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
     shown = report(READING)
-    device = shown.tenants[0].devices[0]._replace(quota=Quota(2048 * MIB, virtual_bytes=8192 * MIB))
-    oversubscribed = Report(shown.gpus, (shown.tenants[0]._replace(devices=(device,)),))
+    device = replace(shown.tenants[0].devices[0], quota=Quota(2048 * MIB, virtual_bytes=8192 * MIB))
+    oversubscribed = Report(shown.gpus, (replace(shown.tenants[0], devices=(device,)),))
     smi_view.print_table(oversubscribed, FREE)
     assert "838 MiB / 2 GiB, seen as 8 GiB" in capsys.readouterr().out
     described = smi_json.to_json(oversubscribed, FREE)["containers"][0]["devices"][0]

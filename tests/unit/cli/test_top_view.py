@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ def test_a_wide_terminal_says_more() -> None:
     assert "54 C 312 W" in whole
     assert "alice    pytorch  python (4711)" in tenant_row and tenant_row.split()[-3:] == ["2.5", "s", "7"]
     assert "bob      blender (99)" in outside
-    named = report._replace(tenants=(trains._replace(name="a" * 45),))
+    named = replace(report, tenants=(replace(trains, name="a" * 45),))
     assert "a" * 45 in top_view.lines(named, 200, "gpu", True)[2].plain
     assert f"{'a' * 29}~" in top_view.lines(named, 80, "gpu", True)[2].plain
     narrow = top_view.lines(report, 80, "gpu", True)
@@ -143,7 +144,7 @@ def test_members_of_a_slice_stand_alike_with_limits_of_their_own_or_without() ->
     whole = Tenant("slice", "slice:s", "slice s", "2 members", Path("/none"), (device(0, GIB, 20, Quota(4 * GIB, 30)),))
     own = device(0, GIB, 10, Quota(GIB, 10))
     part = Tenant("container", "p", "part", "image", Path("/none"), (own,), slice_name="s", within="slice s")
-    member = part._replace(id="m", name="member", devices=(own._replace(is_part=True),), within="")
+    member = replace(part, id="m", name="member", devices=(replace(own, is_part=True),), within="")
     lines = top_view.lines(Report(((GPUS[0], GpuUse(GIB, 60)),), (whole, part, member)), 100, "gpu", True)
     indents = [len(line.plain) - len(line.plain.lstrip()) for line in lines[2:]]
     assert indents == [2, 4, 4]

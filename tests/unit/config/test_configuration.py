@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -299,7 +300,7 @@ def test_defaults_of_a_group_go_before_those_for_everybody(
     found = {name: (both.default(name, {}).value, both.default(name, {}).origin[-2:]) for name in ("mem", "sm", "wait")}
     assert found == {"mem": ("2g", ":5"), "sm": ("30", ":6"), "wait": ("0", "in")}
     user = read_config(write("defaults: {mem: 4g}", "user.yaml"), is_admins=False)
-    assert both._replace(user=user).default("mem", {}).value == "4g"
+    assert replace(both, user=user).default("mem", {}).value == "4g"
     with pytest.raises(ConfigError, match="belong in the administrator's file"):
         read_config(write(text, "user.yaml"), is_admins=False)
 

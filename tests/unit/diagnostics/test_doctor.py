@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def test_gpus() -> None:
     assert doctor._gpu(GPU, "default").status == OK
     exclusive = doctor._gpu(GPU, "exclusive process")
     assert exclusive.status == FAILED and "-c DEFAULT" in exclusive.remedy
-    mig = doctor._gpu(GPU._replace(mig_enabled=True), "default")
+    mig = doctor._gpu(replace(GPU, mig_enabled=True), "default")
     assert mig.status == WARNING and "-mig 0" in mig.remedy
 
 
@@ -56,7 +57,7 @@ def test_what_report_and_history_lack_is_said(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_missing_nodes_fail() -> None:
-    assert doctor._nodes([GPU._replace(minor_number=77)]).status == FAILED
+    assert doctor._nodes([replace(GPU, minor_number=77)]).status == FAILED
 
 
 @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ def test_kinds_of_hosts_are_named(tmp_path: Path, there: str, word: str) -> None
 
 def test_kinds_of_gpus_are_named() -> None:
     assert list(unusual_gpus([GPU])) == []
-    shared, consumer = unusual_gpus([GPU._replace(name="NVIDIA GB10"), GPU._replace(name="NVIDIA GeForce RTX 4090")])
+    shared, consumer = unusual_gpus([replace(GPU, name="NVIDIA GB10"), replace(GPU, name="NVIDIA GeForce RTX 4090")])
     assert shared.status == WARNING and "the host's" in shared.words
     assert consumer.status == OK and "not tried" in consumer.words
 
@@ -294,9 +295,9 @@ def test_kinds_of_engines_are_named() -> None:
     assert list(unusual_engine(facts, "mount", True)) == list(unusual_engine(facts, "toolkit", False)) == []
     (reload,) = unusual_engine(facts, "toolkit", True)
     assert "Failed to initialize NVML" in reload.words and "CDI" in reload.remedy
-    (gvisor,) = unusual_engine(facts._replace(default_runtime="runsc"), "mount", True)
+    (gvisor,) = unusual_engine(replace(facts, default_runtime="runsc"), "mount", True)
     assert "gVisor" in gvisor.words and gvisor.status == WARNING
-    (rootless,) = unusual_engine(facts._replace(is_rootless=True), "mount", True)
+    (rootless,) = unusual_engine(replace(facts, is_rootless=True), "mount", True)
     assert rootless.status == OK
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,7 @@ def test_metrics(acted: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_container_held_by_no_guard_runs(acted: World) -> None:
     (container,) = guarded.stopped()
-    acted.state.stopped[container] = acted.state.stopped[container]._replace(verb=guarded.HOLD, cause="compute")
+    acted.state.stopped[container] = replace(acted.state.stopped[container], verb=guarded.HOLD, cause="compute")
     acted.state.write()
     assert str(guarded.stopped()[container]) == "held by the guard: compute"
     acted.state.close()

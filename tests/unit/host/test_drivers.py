@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -151,12 +152,12 @@ def test_a_mig_instance_is_opened_by_its_own_capabilities_alone(tmp_path: Path) 
     for folder, minor in ((instance, 75), (instance / "ci0", 76)):
         folder.mkdir(parents=True)
         (folder / "access").write_text(f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
-    gpu = GPUS[0]._replace(mig_index=1, mig_ids=(8, 0))
+    gpu = replace(GPUS[0], mig_index=1, mig_ids=(8, 0))
     nodes = device_nodes([gpu], tmp_path / "dev", tmp_path / "capabilities")
     names = [Path(node).name for node in nodes]
     assert names == ["nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-cap75", "nvidia-cap76"]
     with pytest.raises(DriverError, match="gi9/access"):
-        device_nodes([gpu._replace(mig_ids=(9, 0))], tmp_path / "dev", tmp_path / "capabilities")
+        device_nodes([replace(gpu, mig_ids=(9, 0))], tmp_path / "dev", tmp_path / "capabilities")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fakes import make_gpus
 
@@ -58,7 +60,7 @@ def test_the_error_shows_what_there_is() -> None:
 
 
 def test_a_gpu_in_mig_mode_is_refused_only_when_it_is_chosen() -> None:
-    gpus = [GPUS[0], GPUS[1]._replace(mig_enabled=True)]
+    gpus = [GPUS[0], replace(GPUS[1], mig_enabled=True)]
     assert [gpu.index for gpu in select_gpus("device=0", gpus)] == [0]
     with pytest.raises(GpuError, match="GPU 1 is in MIG mode"):
         select_gpus("all", gpus)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pynvml
@@ -204,8 +205,8 @@ def test_a_handle_is_kept_only_while_it_is_good(driver: Driver) -> None:
         for _ in range(2):
             asked.clear()
             with gpus.held_open():
-                gpus.read_processes(gpu._replace(mig_index=mig_index))
-                gpus.read_processes(gpu._replace(mig_index=mig_index))
+                gpus.read_processes(replace(gpu, mig_index=mig_index))
+                gpus.read_processes(replace(gpu, mig_index=mig_index))
             assert len(asked) == questions
     asked.clear()
     gpus.read_processes(gpu)

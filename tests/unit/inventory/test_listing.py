@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,13 +64,13 @@ def test_a_table_has_a_row_for_each_gpu(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_name_is_one_that_every_verb_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    ps_view.show([TENANT._replace(within="slice job")], "table", is_short=True, with_state=False)
+    ps_view.show([replace(TENANT, within="slice job")], "table", is_short=True, with_state=False)
     assert " train " in (row := capsys.readouterr().out.splitlines()[1]) and "slice" not in row
 
 
 def test_a_local_process_has_no_id_that_a_verb_could_take_for_a_container_s(capsys: pytest.CaptureFixture[str]) -> None:
-    process = TENANT._replace(kind="process", id="123", name="process 123", what="python a.py", container=None)
-    ps_view.show([process._replace(missing=())], "table", is_short=True, with_state=True)
+    process = replace(TENANT, kind="process", id="123", name="process 123", what="python a.py", container=None)
+    ps_view.show([replace(process, missing=())], "table", is_short=True, with_state=True)
     assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["process", "123", "python", "a.py"]
     for output_format in ("json", "csv", "{{.ID}};{{.Names}};{{.State}};{{.Command}}"):
         ps_view.show([process], output_format, is_short=False, with_state=True)
@@ -81,11 +82,11 @@ def test_a_local_process_has_no_id_that_a_verb_could_take_for_a_container_s(caps
 
 
 def test_what_the_driver_counts_is_shown_where_it_is_more() -> None:
-    past = TENANT.devices[1]._replace(programs_bytes=5 * GIB)
+    past = replace(TENANT.devices[1], programs_bytes=5 * GIB)
     assert listing.memory_used(past) == "5 GiB"
-    assert listing.memory_used(past._replace(programs_bytes=MIB)) == "500 MiB"
+    assert listing.memory_used(replace(past, programs_bytes=MIB)) == "500 MiB"
     unread = TENANT.devices[0]
-    assert (listing.memory_used(unread), listing.memory_used(unread._replace(programs_bytes=GIB))) == ("?", "1 GiB")
+    assert (listing.memory_used(unread), listing.memory_used(replace(unread, programs_bytes=GIB))) == ("?", "1 GiB")
 
 
 def test_json_and_csv_have_figures(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +136,7 @@ def test_wrong_filters(text: str) -> None:
 
 
 def test_paused_gpu_work_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    held = TENANT._replace(devices=(TenantDevice(GPUS[1], Quota(2 * GIB, 50, paused=True), READING),), missing=())
+    held = replace(TENANT, devices=(TenantDevice(GPUS[1], Quota(2 * GIB, 50, paused=True), READING),), missing=())
     ps_view.show([held], "table", is_short=True, with_state=True)
     _, row = capsys.readouterr().out.splitlines()
     assert row.split()[3:9] == ["1", "500", "MiB", "/", "2", "GiB"] and row.split()[9:11] == ["paused", "ann"]
@@ -148,6 +149,6 @@ def test_paused_gpu_work_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_paused_container_is_said_where_its_share_would_be(capsys: pytest.CaptureFixture[str]) -> None:
-    paused = TENANT._replace(container=CONTAINER._replace(status="paused"))
+    paused = replace(TENANT, container=replace(CONTAINER, status="paused"))
     ps_view.show([paused], "table", is_short=True, with_state=False)
     assert [line.split().count("paused") for line in capsys.readouterr().out.splitlines()] == [0, 1, 1, 1]

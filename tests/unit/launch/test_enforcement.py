@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 def test_what_a_host_lacks(driver: FakeDriver, tmp_path: Path) -> None:
     assert memory_limits.lacking([GPU]) == ""
-    assert "MIG" in memory_limits.lacking([GPU, OTHER._replace(mig_index=0)])
+    assert "MIG" in memory_limits.lacking([GPU, replace(OTHER, mig_index=0)])
     driver.answer = nvml.FUNCTION_NOT_FOUND
     assert memory_limits.lacking([GPU]) == (
         "the NVIDIA driver 580.1 has no memory limits of its own (615 or newer has)"

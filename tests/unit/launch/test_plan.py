@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,15 +112,15 @@ def test_a_driver_is_where_the_loader_looks_first(libc: Libc | None, folders: se
 
 def test_a_driver_that_the_image_has_beside_its_c_library_is_hidden() -> None:
     own = ("/lib/x86_64-linux-gnu/libcuda.so.1", "/lib/x86_64-linux-gnu/libnvidia-of-another.so.1")
-    launch = plan(libc=DEBIAN_12._replace(driver=own))
+    launch = plan(libc=replace(DEBIAN_12, driver=own))
     assert targets(launch)[own[0]] == ("/host/libcuda.so.580", True)
     assert own[1] not in targets(launch)
     mine = Volume("/data", "/lib/x86_64-linux-gnu", "rw")
-    assert own[0] not in targets(plan(libc=DEBIAN_12._replace(driver=own), volumes=(mine,)))
+    assert own[0] not in targets(plan(libc=replace(DEBIAN_12, driver=own), volumes=(mine,)))
 
 
 def test_a_folder_of_the_drivers_own_is_mounted_as_it_is() -> None:
-    launch = plan(driver=DRIVER._replace(folder="/sim"))
+    launch = plan(driver=replace(DRIVER, folder="/sim"))
     assert targets(launch)["/usr/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v2"] == ("/sim", True)
     assert not launch.state_links and not [
         target for target in targets(launch) if target.startswith("/.vgpurun/driver")
@@ -129,9 +130,9 @@ def test_a_folder_of_the_drivers_own_is_mounted_as_it_is() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"driver": DRIVER._replace(folder="/sim", has_hwcaps=False)},
-        {"driver": DRIVER._replace(folder="/sim"), "libc": Libc("")},
-        {"driver": DRIVER._replace(folder="/sim"), "volumes": (Volume("/usr", "/usr", "ro"),)},
+        {"driver": replace(DRIVER, folder="/sim", has_hwcaps=False)},
+        {"driver": replace(DRIVER, folder="/sim"), "libc": Libc("")},
+        {"driver": replace(DRIVER, folder="/sim"), "volumes": (Volume("/usr", "/usr", "ro"),)},
     ],
     ids=["another processor", "another loader", "no place"],
 )
@@ -157,7 +158,7 @@ def test_limits_are_in_the_file_alone() -> None:
 
 
 def test_what_an_image_preloads_itself_comes_after_ours() -> None:
-    launch = plan(libc=DEBIAN_12._replace(preload="libm.so.6\n"))
+    launch = plan(libc=replace(DEBIAN_12, preload="libm.so.6\n"))
     assert launch.state_files["etc/ld.so.preload"] == b"/.vgpurun/libvgpu.so\nlibm.so.6\n"
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -364,7 +365,7 @@ def test_what_this_user_may_not_read_is_said(monkeypatch: pytest.MonkeyPatch, cl
         made = World(Path(folder), monkeypatch)
         state = made.add("private", Quota(GIB))
         record = Record(str(state), quotas=((UUID, Quota(GIB)),))
-        made.engine.containers_now = [made.engine.containers_now[0]._replace(record=record)]
+        made.engine.containers_now = [replace(made.engine.containers_now[0], record=record)]
         (state / closed).chmod(0)
         with as_nobody():
             series = made.scrape()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,7 +169,7 @@ def test_more_than_the_share_is_refused() -> None:
 
 
 def test_slurms_indexes_are_those_of_gres_conf() -> None:
-    in_nvmls_order = [gpu(0)._replace(minor_number=2), gpu(1), gpu(3)]
+    in_nvmls_order = [replace(gpu(0), minor_number=2), gpu(1), gpu(3)]
     assert [gpu_at(index, in_nvmls_order, []).minor_number for index in range(3)] == [1, 2, 3]
     some = [GresLine("gpu", None, (3,)), GresLine("gpu", None, (1,)), GresLine("shard", 8, ())]
     assert [gpu_at(index, in_nvmls_order, some).minor_number for index in range(2)] == [1, 3]

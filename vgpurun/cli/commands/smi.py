@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -110,7 +111,7 @@ def of_chosen_gpus(plan: ProcessPlan) -> ProcessPlan:
     if "CUDA_VISIBLE_DEVICES" not in plan.environment:
         return plan
     uuids = ",".join(each.gpu.uuid for each in plan.quotas)
-    return plan._replace(command=(plan.command[0], "-i", uuids, *plan.command[1:]))
+    return replace(plan, command=(plan.command[0], "-i", uuids, *plan.command[1:]))
 
 
 def _of_host(arguments: tuple[str, ...], is_simulated: bool) -> Callable[[], object]:

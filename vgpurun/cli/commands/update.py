@@ -1,6 +1,7 @@
 """`vgpurun update`: changes the limits of running containers."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,7 +127,7 @@ def _look_late(name: str, description: Mapping[str, Any]) -> Doubts:
     environment = dict(entry.split("=", 1) for entry in description["Config"]["Env"] or () if "=" in entry)
     with ImageFiles(LaunchEngine.connect(), image, options) as files:
         look(files, image, options, find_library(False))
-        started = options._replace(entrypoint=description["Path"], volumes=volumes)
+        started = replace(options, entrypoint=description["Path"], volumes=volumes)
         doubts = first_program.look(files, image, started, environment)
     for warning in mount_targets.doubts_of_preload(set(mounted)):
         warn(f"{name}: {warning}")

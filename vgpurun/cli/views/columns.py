@@ -3,14 +3,14 @@
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
-
-from vgpurun.util.row import Row
 
 _GAP, _NARROW_GAP = "  ", " "
 
 
-class Column(Row):
+@dataclass(frozen=True)
+class Column:
     """A column: its title, the side that it is aligned to, whether its texts may be cut, and how wide they stay.
 
     Texts that may be cut go on in further lines instead where the column `wraps`.

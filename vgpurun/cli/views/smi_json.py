@@ -1,6 +1,7 @@
 """The report of `vgpurun smi` as plain data."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from vgpurun.admission.capacity import GpuCapacity
@@ -23,7 +24,7 @@ def to_json(report: Report, free: Mapping[str, GpuCapacity]) -> dict[str, Any]:
             {
                 **_gpu_json(gpu, use),
                 **_free_json(free[gpu.uuid]),
-                "outside": [each._asdict() for each in report.outside(gpu)],
+                "outside": [asdict(each) for each in report.outside(gpu)],
                 "memory_outside_bytes": report.outside_bytes(gpu, use),
             }
             for gpu, use in report.gpus

@@ -8,6 +8,7 @@ before each start of a container, in kubelet's own record. Until then the contai
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from vgpurun.cdi.specification import Share
@@ -99,10 +100,8 @@ class Node:
                 return
             if resource.kind is Kind.MEMORY:
                 # Several are containers of one pod that run one after the other on the same units.
-                quotas = [
-                    each._replace(quota=each.quota._replace(sm_percent=max(filter(None, percents), default=None)))
-                    for each in quotas
-                ]
+                sm_percent = max(filter(None, percents), default=None)
+                quotas = [DeviceQuota(gpu, replace(quota, sm_percent=sm_percent)) for gpu, quota in quotas]
             self._grant(resource, units, quotas, holders[-1])
 
     def _checked(self, resource: Resource, units: Sequence[str]) -> list[DeviceQuota]:
@@ -122,7 +121,7 @@ class Node:
         self, resource: Resource, units: Sequence[str], quotas: Sequence[DeviceQuota]
     ) -> ContainerAllocateResponse:
         driver = self._driver([each.gpu for each in quotas])
-        held_back = [(each.gpu.uuid, each.quota._replace(paused=True)) for each in quotas]
+        held_back = [(each.gpu.uuid, replace(each.quota, paused=True)) for each in quotas]
         limits = {"etc/limits": limits_file.limits_bytes(held_back, self._may_disable)}
         folder = make_folder(self._root, resource.name, units, shared_files(quotas, driver) | limits)
         return allocate_response(Share(folder.name, tuple(quotas), folder), self._library, driver)
