@@ -107,13 +107,12 @@ def booted(built_library: Path) -> Iterator[Machine]:
             "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'tests'}", "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/root",
         }  # fmt: skip
         setup = f"printf '%s' \"$DEVICES\" >/run/sim.yaml\n{SETUP}"
-        shared = [str(CHECKOUT), *{sys.prefix, sys.base_prefix}]
         described = {
             "DEVICES": f"devices:\n{devices}", "CHECKOUT": str(CHECKOUT), "PYTHON": sys.executable,
             "SETTINGS": " ".join(f"{name}={value}" for name, value in settings.items()),
         }  # fmt: skip
         machine = subprocess.Popen(
-            [HERE / "booted-machine", root, packages or empty, *shared, "--", "sh", "-ec", setup],
+            [HERE / "booted-machine", root, packages or empty, CHECKOUT, "--", "sh", "-ec", setup],
             stdin=subprocess.DEVNULL, env={**os.environ, **described},
         )  # fmt: skip
         try:
@@ -198,7 +197,7 @@ def test_a_thread_that_cannot_start_ends_the_guard_and_systemd_starts_it_again(m
     machine.ask("systemctl", "set-property", "--runtime", UNIT, "TasksMax=infinity")
     machine.until(lambda: "it runs" in machine.doctor(), "no guard runs")
     before = machine.property("MainPID")
-    machine.ask("kill", "-KILL", before)
+    machine.ask("sh", "-c", f"kill -KILL {before}")
     machine.until(lambda: machine.property("MainPID") not in ("0", before), "it is not started again")
     machine.ask("systemctl", "stop", UNIT)
     assert "none runs" in machine.doctor()
