@@ -156,7 +156,8 @@ def stranger_with(host: Host, limits: Path) -> Iterator[int]:
     with python_of(STRANGER) as python:
         checkout = Path(python[1].removeprefix("--chdir="))
         program = mapping + (checkout / PATTERNS.relative_to(CHECKOUT)).read_text()
-        environment = host.environment | {"LD_LIBRARY_PATH": str(SIM), "PYTHONPATH": str(checkout / "tests")}
+        simulated = checkout / SIM.relative_to(CHECKOUT)
+        environment = host.environment | {"LD_LIBRARY_PATH": str(simulated), "PYTHONPATH": str(checkout / "tests")}
         command = [*python[:-1], PYTHON, "-u", "-c", program]
         with subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
