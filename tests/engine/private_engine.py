@@ -16,7 +16,7 @@ import docker
 
 import images
 from support import IN_CGROUP2
-from support.debian_packages import UnavailableError, kept
+from support.debian_packages import UnavailableError, kept, tool
 
 SCRIPT = Path(__file__).parent / "docker-engine"
 
@@ -53,6 +53,7 @@ def private_engine(
             with suppress(UnavailableError):
                 _put_debian(state / "data")
         (state / "bin").mkdir()
+        (state / "bin" / "ps").symlink_to(tool("ps", "procps"))  # `docker top` runs it
         for name, script in (programs or {}).items():
             (state / "bin" / name).write_text(script)
             (state / "bin" / name).chmod(0o755)

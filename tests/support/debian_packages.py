@@ -32,7 +32,8 @@ RUN = """\
 # run COMMAND...    COMMAND, with the files of the packages in this folder in their places
 # as/NAME ...       run NAME ...
 tree=$(dirname "$(realpath "$0")")
-[ "${0##*/}" = run ] || set -- "${0##*/}" "$@"
+# A link to this script may itself be on the PATH under that name.
+[ "${0##*/}" = run ] || { set -- "${0##*/}" "$@"; PATH=/usr/sbin:/usr/bin:$PATH; }
 exec unshare --mount sh -c '
 for folder in usr etc; do
   [ ! -d "$0/$folder" ] || mount -t overlay -o "lowerdir=/$folder:$0/$folder" packages "/$folder" || exit 126
