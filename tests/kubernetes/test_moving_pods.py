@@ -1,7 +1,7 @@
 """The policies by which pods of HAMi and of KAI get the device plugin's resources, evaluated as an API server would.
 
-By Kubernetes' own code (admission.py), and quickly in other words: there JSONPatch{...} is a map, and quantity(x) a
-number.
+By Kubernetes' own code (admission.py), and quickly in other words: there JSONPatch{...} is a map, and quantity(x) the
+number that x is, in thousands with a k.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import copy
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ def in_plain_cel(expression: str) -> str:
     patches = expression.replace("JSONPatch{op:", '{"op":')
     for key in ("path", "value", "from"):
         patches = re.sub(rf",\s+{key}:", f', "{key}":', patches)
-    return patches.replace("quantity(", "int(").replace(".asInteger()", "")
+    return re.sub(r"quantity\((.*?\])\)\.asInteger\(\)", r'int(\1.replace("k", "000"))', patches)
 
 
 class PolicyError(Exception):
@@ -41,7 +42,9 @@ class Policy:
 
     def __init__(self, file: str) -> None:
         self._cel = pytest.importorskip("cel_expr_python.cel")
-        self._env = self._cel.NewEnv(variables=dict.fromkeys(("object", "variables"), self._cel.Type.DYN))
+        strings = pytest.importorskip("cel_expr_python.ext.ext_strings")
+        names = dict.fromkeys(("object", "variables"), self._cel.Type.DYN)
+        self._env = self._cel.NewEnv(variables=names, extensions=[strings.ExtStrings()])
         policy, binding = yaml.safe_load_all((FOLDER / file).read_text())
         assert binding["spec"]["policyName"] == policy["metadata"]["name"]
         self._spec = policy["spec"]
@@ -90,9 +93,10 @@ def without_empty_maps(value: Any) -> Any:
 
 
 def as_asked(pod: dict[str, Any]) -> dict[str, Any]:
-    """A pod as policies get it. Requests of extended resources are what limits are, before any policy."""
+    """A pod as policies get it: its scheduler is named, and requests of extended resources are what limits are."""
     pod = copy.deepcopy(pod)
-    for container in pod["spec"]["containers"]:
+    pod["spec"].setdefault("schedulerName", "default-scheduler")
+    for container in [*pod["spec"]["containers"], *pod["spec"].get("initContainers", [])]:
         if limits := container.get("resources", {}).get("limits"):
             container["resources"].setdefault("requests", {}).update(limits)
     return pod
@@ -137,13 +141,29 @@ def patch(pod: dict[str, Any], operation: dict[str, Any]) -> None:
         inner[key] = operation["value"]
 
 
-def pod_with(*limits: dict[str, str] | None, annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
-    containers = [
-        {"name": f"c{i}", "image": "an-image", **({"resources": {"limits": each}} if each else {})}
-        for i, each in enumerate(limits)
-    ]
-    metadata = {"name": "pod", **({"annotations": annotations} if annotations else {})}
+def container_with(name: str, limits: dict[str, str] | None) -> dict[str, Any]:
+    return {"name": name, "image": "an-image", **({"resources": {"limits": {**limits}}} if limits else {})}
+
+
+def pod_with(
+    *limits: dict[str, str] | None,
+    annotations: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    containers = [container_with(f"c{i}", each) for i, each in enumerate(limits)]
+    given = {"annotations": annotations, "labels": labels}
+    metadata = {"name": "pod", **{key: value for key, value in given.items() if value}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers, **spec}}
+
+
+def without_defaults(pod: dict[str, Any]) -> dict[str, Any]:
+    """The parts of a pod that a policy may change, without what Kubernetes' types add in writing."""
+    metadata = {key: pod["metadata"].get(key) for key in ("annotations", "labels")}
+    spec = {key: pod["spec"].get(key) for key in ("schedulerName", "initContainers", "volumes")}
+    containers = [{**each, "resources": each.get("resources") or {}} for each in pod["spec"]["containers"]]
+    inits = [{**each, "resources": each.get("resources") or {}} for each in spec.pop("initContainers") or []]
+    return {**metadata, **spec, "containers": containers, "initContainers": inits}
 
 
 def resources(pod: dict[str, Any]) -> list[dict[str, str]]:
@@ -153,76 +173,195 @@ def resources(pod: dict[str, Any]) -> list[dict[str, str]]:
     return [each.get("limits", {}) for each in found]
 
 
+MEMORY_UNITS, COMPUTE_UNITS = OfferedResources.memory_name, OfferedResources.compute_name
+GPU, GPUMEM, GPUCORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
+SHARE = {GPU: "1", GPUMEM: "3001"}
+
+
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}, {OfferedResources.memory_name: "3"}),
-        (
-            {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30", "cpu": "2"},
-            {OfferedResources.memory_name: "4", OfferedResources.compute_name: "30", "cpu": "2"},
-        ),
+        (SHARE, {MEMORY_UNITS: "3"}),
+        ({GPU: "1", GPUMEM: "4096", GPUCORES: "30", "cpu": "2"}, {MEMORY_UNITS: "4", COMPUTE_UNITS: "30", "cpu": "2"}),
+        ({GPU: "1", GPUMEM: "3k", GPUCORES: "99"}, {MEMORY_UNITS: "3", COMPUTE_UNITS: "99"}),
+        ({GPUMEM: "100", GPUCORES: "0"}, {MEMORY_UNITS: "1"}),  # HAMi adds the GPU, and takes 0 for no limit
     ],
 )
-def test_a_pod_of_hami(applied: Applied, limits: dict[str, str], expected: dict[str, str]) -> None:
-    assert resources(applied(HAMI, pod_with(None, limits, {"cpu": "1"}))) == [{}, expected, {"cpu": "1"}]
+@pytest.mark.parametrize("scheduler", [None, "default-scheduler", "hami-scheduler"])
+def test_a_pod_of_hami(
+    applied: Applied, limits: dict[str, str], expected: dict[str, str], scheduler: str | None
+) -> None:
+    spec = {"schedulerName": scheduler} if scheduler else {}
+    moved = applied(HAMI, pod_with(None, limits, {"cpu": "1"}, **spec))
+    assert resources(moved) == [{}, expected, {"cpu": "1"}]
+    assert moved["spec"]["schedulerName"] == "default-scheduler"
+
+
+@pytest.mark.parametrize("name", ["CUDA_DISABLE_CONTROL", "GPU_CORE_UTILIZATION_POLICY"])
+def test_variables_of_hami_stay(applied: Applied, name: str) -> None:
+    pod = pod_with(SHARE)
+    pod["spec"]["containers"][0]["env"] = [{"name": name, "value": "force"}, {"name": "OTHER", "value": "disable"}]
+    moved = applied(HAMI, copy.deepcopy(pod))
+    assert resources(moved) == [{MEMORY_UNITS: "3"}]
+    assert moved["spec"]["containers"][0]["env"] == pod["spec"]["containers"][0]["env"]
+
+
+def is_left_alone(applied: Applied, file: str, pod: dict[str, Any]) -> bool:
+    return without_defaults(applied(file, copy.deepcopy(pod))) == without_defaults(as_asked(pod))
 
 
 @pytest.mark.parametrize(
     "limits",
     [
         {"cpu": "1"},
-        {"nvidia.com/gpu": "1"},
-        {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3001"},
-        {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"},
-        {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "50"},
-        {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1500m"},
+        {GPU: "1"},
+        {GPU: "2", GPUMEM: "3001"},
+        {GPU: "0", GPUMEM: "3001"},
+        {GPU: "1", "nvidia.com/gpumem-percentage": "50"},
+        {**SHARE, "nvidia.com/gpumem-percentage": "50"},
+        {GPU: "1", GPUCORES: "50"},
+        {GPUCORES: "50"},
+        *({GPU: "1", GPUMEM: size} for size in ("0", "-1", "1500m", "16Gi", "3M", "3e3")),
+        *({**SHARE, GPUCORES: percent} for percent in ("100", "101", "-1", "500m")),
+        {**SHARE, "nvidia.com/priority": "0"},
+        {**SHARE, "nvidia.com/mig-1g.10gb": "1"},
     ],
+    ids=str,
 )
-def test_what_is_not_understood_of_hami_stays(applied: Applied, limits: dict[str, str]) -> None:
-    assert resources(applied(HAMI, pod_with(limits))) == [limits]
+def test_resources_of_hami_that_are_not_understood_stay(applied: Applied, limits: dict[str, str]) -> None:
+    assert is_left_alone(applied, HAMI, pod_with(limits))
+    if limits != {"cpu": "1"}:  # nor is the share beside them
+        assert is_left_alone(applied, HAMI, pod_with(SHARE, limits, schedulerName="hami-scheduler"))
 
 
 @pytest.mark.parametrize(
-    ("annotations", "expected"),
+    "more",
     [
-        ({MEMORY: "2000"}, {OfferedResources.memory_name: "2"}),
-        ({FRACTION: "0.5"}, {OfferedResources.memory_name: "40", OfferedResources.compute_name: "50"}),
-        (
-            {FRACTION: "0.29", f"{FRACTION}-num-devices": "1"},
-            {OfferedResources.memory_name: "23", OfferedResources.compute_name: "29"},
+        {"schedulerName": "volcano"},
+        {"initContainers": [container_with("i", SHARE)]},
+        {"initContainers": [container_with("i", {GPU: "1"})]},
+        *(
+            {"annotations": {key: value}}
+            for key, value in (
+                ("nvidia.com/use-gpuuuid", "GPU-AAA,GPU-BBB"),
+                ("nvidia.com/nouse-gpuuuid", "GPU-AAA"),
+                ("nvidia.com/use-gputype", "A100"),
+                ("nvidia.com/nouse-gputype", "NVIDIA A10"),
+                ("nvidia.com/numa-bind", "true"),
+                ("nvidia.com/vgpu-mode", "mig"),
+                ("hami.io/node-scheduler-policy", "binpack"),
+                ("hami.io/gpu-scheduler-policy", "mutex"),
+            )
         ),
+        {"labels": {"hami.io/webhook": "ignore"}},
     ],
+    ids=str,
+)
+def test_choices_of_hami_that_cannot_be_kept_stay(applied: Applied, more: dict[str, Any]) -> None:
+    assert is_left_alone(applied, HAMI, pod_with(SHARE, **more))
+
+
+def test_a_pod_of_hami_that_lifts_its_compute_limit_stays(applied: Applied) -> None:
+    pod = pod_with(SHARE)
+    pod["spec"]["containers"][0]["env"] = [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "disable"}]
+    assert is_left_alone(applied, HAMI, pod)
+
+
+def test_a_pod_of_hami_has_at_most_eight_containers(applied: Applied) -> None:
+    assert resources(applied(HAMI, pod_with(*[SHARE] * 8))) == [{MEMORY_UNITS: "3"}] * 8
+    assert is_left_alone(applied, HAMI, pod_with(*[SHARE] * 9))
+
+
+QUEUE = {"kai.scheduler/queue": "default-queue"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "units", "percent"),
+    [
+        ({MEMORY: "2000"}, 2, None),
+        ({MEMORY: "1"}, 1, None),
+        ({FRACTION: "0.5"}, 40, 50),
+        ({FRACTION: ".29", f"{FRACTION}-num-devices": "1"}, 23, 29),
+        ({FRACTION: "0.125"}, 10, 12),  # eight of them fit on a GPU
+        ({FRACTION: "0.57"}, 45, 57),  # 0.57 * 100.0 is less than 57
+        ({FRACTION: "0.9999"}, 79, 99),
+        ({FRACTION: "0.001"}, 1, 1),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("limits", [None, {"cpu": "1"}])
 def test_a_pod_of_kai(
-    applied: Applied, annotations: dict[str, str], expected: dict[str, str], limits: dict[str, str] | None
+    applied: Applied, annotations: dict[str, str], units: int, percent: int | None, limits: dict[str, str] | None
 ) -> None:
-    pod = pod_with(limits, annotations={**annotations, "other": "x"}, schedulerName="kai-scheduler")
+    annotations = {**annotations, "other": "x"}
+    pod = pod_with(limits, {"cpu": "2"}, annotations=annotations, labels=QUEUE, schedulerName="kai-scheduler")
     moved = applied(KAI, pod)
-    assert resources(moved) == [{**(limits or {}), **expected}]
+    share = {MEMORY_UNITS: str(units), **({COMPUTE_UNITS: str(percent)} if percent else {})}
+    assert resources(moved) == [{**(limits or {}), **share}, {"cpu": "2"}]
     assert moved["spec"]["schedulerName"] == "default-scheduler"
     assert moved["metadata"]["annotations"] == {"other": "x"}
+    assert moved["metadata"]["labels"] == QUEUE
 
 
 @pytest.mark.parametrize(
-    ("annotations", "scheduler"),
-    [
-        ({FRACTION: "0.5"}, "default-scheduler"),
-        ({FRACTION: "0.5", f"{FRACTION}-num-devices": "2"}, "kai-scheduler"),
-        ({FRACTION: "0.5", f"{FRACTION}-container-name": "c0"}, "kai-scheduler"),
-        ({FRACTION: "0.5", MEMORY: "2000"}, "kai-scheduler"),
-        ({MEMORY: "2 GiB"}, "kai-scheduler"),
-        ({"other": "x"}, "kai-scheduler"),
-        (None, "kai-scheduler"),
-    ],
+    ("units_per_gpu", "fraction", "units", "percent"),
+    [(8, "0.1", 1, 10), (15, "0.05", 1, 5), (15, "0.5", 7, 50), (8, "0.25", 2, 25)],
 )
-def test_what_is_not_understood_of_kai_stays(
-    applied: Applied, annotations: dict[str, str] | None, scheduler: str
+def test_a_fraction_of_a_small_gpu_of_kai_is_a_unit_at_least(
+    tmp_path: Path, applied: Applied, units_per_gpu: int, fraction: str, units: int, percent: int
 ) -> None:
-    moved = applied(KAI, pod_with({"cpu": "1"}, annotations=annotations, schedulerName=scheduler))
-    assert resources(moved) == [{"cpu": "1"}]
-    assert moved["spec"]["schedulerName"] == scheduler
-    assert moved["metadata"].get("annotations") == annotations
+    text = (FOLDER / KAI).read_text()
+    assert text.count('expression: "80"') == 1
+    file = tmp_path / "smaller.yaml"
+    file.write_text(text.replace('expression: "80"', f'expression: "{units_per_gpu}"'))
+    moved = applied(str(file), pod_with(None, annotations={FRACTION: fraction}, schedulerName="kai-scheduler"))
+    assert resources(moved) == [{MEMORY_UNITS: str(units), COMPUTE_UNITS: str(percent)}]
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {FRACTION: "0.5", f"{FRACTION}-num-devices": "2"},
+        {FRACTION: "0.5", f"{FRACTION}-container-name": "c0"},
+        {FRACTION: "0.5", MEMORY: "2000"},
+        *({MEMORY: size} for size in ("2 GiB", "2Gi", "0", "-1", "1.5", "")),
+        *({FRACTION: part} for part in ("0", "0.0", "1", "1.0", "1.5", "-0.5", "NaN", "half", "50%", "")),
+        {FRACTION: "0.5", "mps": "true"},
+        {FRACTION: "0.5", "kai.scheduler/topology": "a-topology"},
+        {FRACTION: "0.5", "kai.scheduler/topology-required-placement": "a.b/rack"},
+        {FRACTION: "0.5", "kai.scheduler/preemption-delay": "5m"},
+        {FRACTION: "0.5", "kai-resource-isolator.io/inject": "false"},
+        {"other": "x"},
+        None,
+    ],
+    ids=str,
+)
+def test_annotations_of_kai_that_are_not_understood_stay(applied: Applied, annotations: dict[str, str] | None) -> None:
+    pod = pod_with({"cpu": "1"}, annotations=annotations, labels=QUEUE, schedulerName="kai-scheduler")
+    assert is_left_alone(applied, KAI, pod)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"schedulerName": "default-scheduler"},
+        {"labels": {**QUEUE, "kai.scheduler/node-pool": "a-pool"}},
+        {"labels": {**QUEUE, "kai.scheduler/subgroup-name": "workers"}},
+        {"labels": {**QUEUE, "priorityClassName": "train"}},
+        {"initContainers": [container_with("i", {GPU: "1"})]},
+        {"volumes": [{"name": "mps", "hostPath": {"path": "/tmp/nvidia-mps"}}]},
+    ],
+    ids=str,
+)
+def test_choices_of_kai_that_cannot_be_kept_stay(applied: Applied, more: dict[str, Any]) -> None:
+    spec = {"schedulerName": "kai-scheduler", "annotations": {FRACTION: "0.5"}, **more}
+    assert is_left_alone(applied, KAI, pod_with({"cpu": "1"}, **spec))
+
+
+@pytest.mark.parametrize("name", [GPU, "nvidia.com/mig-1g.10gb"])
+def test_a_pod_of_kai_with_whole_gpus_stays(applied: Applied, name: str) -> None:
+    pod = pod_with({name: "1"}, annotations={FRACTION: "0.5"}, schedulerName="kai-scheduler")
+    assert is_left_alone(applied, KAI, pod)
 
 
 @needs_admit
