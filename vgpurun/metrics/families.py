@@ -161,12 +161,10 @@ FAMILIES: tuple[Family[Any], ...] = (
         "vgpurun_gpu_memory_reserved_bytes", GAUGE, "Sum of the memory limits of the containers on the GPU.", HOST_GPU,
         reserved_bytes,
     ),
-    Family("vgpurun_gpu_memory_promised_bytes", GAUGE, "The same, under its older name.", HOST_GPU, reserved_bytes),
     Family(
         "vgpurun_gpu_sm_reserved_ratio", GAUGE, "Sum of the compute limits of the containers on the GPU.", HOST_GPU,
         reserved_ratio,
     ),
-    Family("vgpurun_gpu_sm_promised_ratio", GAUGE, "The same, under its older name.", HOST_GPU, reserved_ratio),
     Family("vgpurun_gpu_containers", GAUGE, "Containers that have the GPU.", HOST_GPU, lambda seen: len(seen.devices)),
     Family(
         "vgpurun_container_memory_limit_bytes", GAUGE, "Memory limit of the container on the GPU.", DEVICE,
@@ -261,7 +259,7 @@ FAMILIES: tuple[Family[Any], ...] = (
         _IN_TURNS, lambda tenant: tenant.swaps.swapped_bytes,
     ),
     Family(
-        "vgpurun_container_turn_wait_seconds_total", COUNTER, "Time in which its calls waited for its turn (--swap).",
+        "vgpurun_container_swap_wait_seconds_total", COUNTER, "Time in which its calls waited for its turn (--swap).",
         _IN_TURNS, lambda tenant: tenant.swaps.waited_s,
     ),
     Family(
