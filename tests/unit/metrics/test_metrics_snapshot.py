@@ -185,7 +185,7 @@ def test_turns_of_memory_are_counted_and_reserved_once(world: World) -> None:
     first = {"gpu": UUID, "index": "0", "model": "Test GPU"}
     assert value(series, "vgpurun_gpu_memory_reserved_bytes", **first) == 8 * GIB
     assert value(series, "vgpurun_gpu_sm_reserved_ratio", **first) == 0.6
-    for name, expected in (("swaps", 2), ("swapped_bytes", 10 * GIB), ("turn_wait_seconds", 2.5)):
+    for name, expected in (("swaps", 2), ("swapped_bytes", 10 * GIB), ("swap_wait_seconds", 2.5)):
         assert value(series, f"vgpurun_container_{name}_total", container="there") == expected
         assert value(series, f"vgpurun_container_{name}_total", container="away") == 0
         assert value(series, f"vgpurun_container_{name}_total", container="without") is None
