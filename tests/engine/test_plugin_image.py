@@ -107,7 +107,7 @@ def test_it_starts_with_every_daemon(engine: docker.DockerClient, image: str, ve
 def test_it_runs_as_nobody_and_has_all_modules_and_the_library(engine: docker.DockerClient, image: str) -> None:
     program = (
         "import os; from vgpurun.host import library;"
-        "import vgpurun.kubernetes.dra.service, vgpurun.kubernetes.agent.pods;"
+        "import vgpurun.kubernetes.dra.service, vgpurun.kubernetes.pods;"
         "import vgpurun.metrics.collector, kubernetes.client; print(os.getuid(), library.find().path)"
     )
     assert run(engine, image, "-c", program, entrypoint="python3") == "65534 /opt/vgpurun/lib/libvgpu.so\n"

@@ -13,6 +13,7 @@ import re
 import socket
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from decimal import Decimal
@@ -42,7 +43,7 @@ class RefusedError(Exception):
 class ApiServer:
     """Holds nodes, claims (by namespace and name) and slices (by name). `has_shares`: DRAConsumableCapacity is on.
 
-    `granted` are the (verb, resource) that its client has a right to (None: to all); `used` are those that it has used.
+    `granted` are the (verb, resource) that its client has a right to (None: all); `requests` is how often it used each.
     `writes` are the changes of slices, dry runs not among them.
     """
 
@@ -50,7 +51,7 @@ class ApiServer:
         self, version: str = "1.36", has_shares: bool = True, granted: set[tuple[str, str]] | None = None
     ) -> None:
         self.granted = granted
-        self.used: set[tuple[str, str]] = set()
+        self.requests: Counter[tuple[str, str]] = Counter()
         self.version = version
         self.has_shares = has_shares
         self.nodes = {"node-a": {"metadata": {"name": "node-a", "uid": "0000-node-a"}}}
@@ -178,7 +179,7 @@ class ApiServer:
     def _check_right(self, verb: str, resource: str) -> None:
         if self.granted is not None and (verb, resource) not in self.granted:
             raise RefusedError(403, f"cannot {verb} {resource}")
-        self.used.add((verb, resource))
+        self.requests[verb, resource] += 1
 
     def _get(self, among: dict[Any, dict[str, Any]], key: Any) -> dict[str, Any]:
         if key not in among:

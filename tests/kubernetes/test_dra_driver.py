@@ -214,14 +214,14 @@ class TestLost:
         node.driver().prepare(made)
         server.fault = fault
         with pytest.raises(ClusterError):
-            node.driver().release_lost(0)
+            node.driver().release_lost(0, set)
         assert node.claims.find(made.uid)
 
     def test_a_claim_that_is_allocated_to_nobody_is_given_back(self, server: ApiServer, node: ClaimNode) -> None:
         made = add(server, result(GPUS[0]))
         node.driver().prepare(named(made))
         del made["status"]
-        node.driver().release_lost(0)
+        node.driver().release_lost(0, set)
         assert node.left() == set()
 
 

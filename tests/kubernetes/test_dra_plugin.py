@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import signal
 import time
 import urllib.error
@@ -13,10 +15,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from api_server import ApiServer
+from api_server import SLICES, ApiServer
 from claim_maker import claim, result
 from dra_host import DRIVER, PluginHost, wait_until
 from dra_kubelet import HEALTH, DraKubelet
+from pod_resources import PodResources
 from support import short_folder
 from vgpurun.limits.limits_file import read_limits
 
@@ -118,6 +121,39 @@ def test_a_slice_that_is_deleted_while_nobody_listens_comes_back_soon(host: Plug
         host.server.close_watches()
         host.server.delete_slices("node-a")
         wait_until(lambda: host.devices() == devices, "slice", 15)
+
+
+def test_a_slice_that_somebody_has_changed_is_put_right(host: PluginHost) -> None:
+    with host.running():
+        devices = host.devices()
+        wait_until(lambda: host.server.is_watched, "watch", 10)
+        changed = copy.deepcopy(*host.server.slices.values())
+        changed["spec"]["devices"].pop()
+        host.server.answer("PUT", f"{SLICES}/{changed['metadata']['name']}", changed)
+        wait_until(lambda: host.devices() == devices, "slice", 10)
+
+
+def test_a_node_with_nothing_to_do_asks_the_api_server_for_nothing(host: PluginHost) -> None:
+    """Kubelet knows which claims have pods, and the watch tells what becomes of the slice."""
+    pods = PodResources(host.kubelet.folder)
+    with pods.running(), host.running(), host.kubelet.plugin(DRIVER) as plugin:
+        made = [host.add(result(host.devices()[0], "64Mi"), name=f"idle-{i}") for i in range(5)]
+        pods.pods = {("lab", f"idle-{i}"): {"main": {"claims": [f"idle-{i}"]}} for i in range(5)}
+        plugin.prepare(*made)
+        for owner in host.claims.glob("*/owner"):
+            os.utime(owner, (0, 0))  # prepared long ago
+
+        def is_quiet() -> bool:
+            before = host.server.requests.total()
+            time.sleep(2)  # ten looks
+            return host.server.requests.total() == before
+
+        wait_until(is_quiet, "end of its requests", 20)
+        assert host.server.is_watched
+        assert len(list(host.claims.iterdir())) >= len(made)
+        host.server.claims.clear()
+        pods.pods.clear()
+        wait_until(lambda: list(host.cdi.iterdir()) == [], "end of claims that nobody has", 10)
 
 
 def test_without_the_right_to_watch_it_looks_every_now_and_then_and_says_so(host: PluginHost) -> None:

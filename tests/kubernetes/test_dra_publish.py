@@ -61,6 +61,19 @@ def test_it_is_written_only_when_something_has_changed(server: ApiServer, cluste
     assert len(server.writes) == 3
 
 
+def test_what_is_known_to_be_published_is_not_asked_for(server: ApiServer, cluster: Cluster) -> None:
+    publisher = Publisher(cluster, "node-a")
+    publisher.publish(GPUS, VERSION)
+    (known,) = server.slices.values()
+    server.requests.clear()
+    assert not publisher.publish(GPUS, VERSION, [known])
+    assert not server.requests
+    for stale in ([], [known, known], None):
+        assert not publisher.publish(GPUS, VERSION, stale)
+    assert server.requests["list", "resourceslices"] == 3
+    assert publisher.publish(GPUS[:1], VERSION, [known])
+
+
 def test_a_slice_that_was_deleted_comes_back(server: ApiServer, cluster: Cluster) -> None:
     publisher = Publisher(cluster, "node-a")
     publisher.publish(GPUS, VERSION)

@@ -26,10 +26,10 @@ from vgpurun import abi
 from vgpurun.errors import KubernetesError
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.kubernetes.agent import sweep as agent_sweep
-from vgpurun.kubernetes.agent.pods import read_containers
 from vgpurun.kubernetes.agent.sweep import Sweeper
 from vgpurun.kubernetes.agent.tenants import find_tenants
 from vgpurun.kubernetes.checkpoint import FILE_NAME, Holding
+from vgpurun.kubernetes.pods import read_containers
 from vgpurun.kubernetes.state import alone, make_folder, state_root, write_owner
 from vgpurun.limits.device_quotas import shared_files
 from vgpurun.limits.limits_file import read_limits
@@ -148,25 +148,32 @@ class TestLostClaims:
         node.driver().prepare(named(made))
         return node, cluster, node.root / "claims" / made["metadata"]["uid"]
 
-    def test_only_when_the_cluster_has_it_no_more_and_nobody_uses_it(self, tmp_path: Path) -> None:
+    def test_only_when_neither_kubelet_nor_the_cluster_has_it_and_nobody_uses_it(self, tmp_path: Path) -> None:
         node, cluster, folder = self.prepared(tmp_path)
-        node.driver().release_lost(0)
+        node.driver().release_lost(0, set)
         assert folder.exists()
         cluster.made = None
-        node.driver().release_lost(600)  # it may be about to start
+        node.driver().release_lost(600, set)  # it may be about to start
         assert folder.exists()
         process = hold_slot(folder / "run" / "usage")
-        node.driver().release_lost(0)
+        node.driver().release_lost(0, set)
         assert folder.exists()
         os.close(process)
-        node.driver().release_lost(0)
+        node.driver().release_lost(0, lambda: {("lab", "share")})  # a pod has it
+        assert folder.exists()
+        node.driver().release_lost(0, lambda: {("lab", "other"), ("other", "share")})
         assert node.left() == set()
 
     def test_also_when_there_is_another_claim_of_that_name(self, tmp_path: Path) -> None:
         node, cluster, _ = self.prepared(tmp_path)
-        cluster.made = claim(result(GPUS[0]))
-        node.driver().release_lost(0)
-        assert node.left() == set()
+        cluster.made = another = claim(result(GPUS[0]))
+        node.driver().prepare(named(another))
+        node.driver().release_lost(0, lambda: {("lab", "share")})  # kubelet does not say which of them
+        assert [each.claim for each in node.claims.all()] == [named(another)]
+
+    def test_kubelet_is_asked_only_where_there_may_be_one(self, tmp_path: Path) -> None:
+        node, _, _ = self.prepared(tmp_path)
+        node.driver().release_lost(600, lambda: pytest.fail("kubelet is asked"))
 
 
 class TestTenants:

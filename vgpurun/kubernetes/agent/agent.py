@@ -6,10 +6,10 @@ from pathlib import Path
 from vgpurun.console.signals import Ending
 from vgpurun.errors import KubernetesError, VgpurunError
 from vgpurun.inventory.reservations import Holder
-from vgpurun.kubernetes.agent.pods import read_containers
 from vgpurun.kubernetes.agent.sweep import Sweeper
 from vgpurun.kubernetes.agent.tenants import find_tenants
 from vgpurun.kubernetes.checkpoint import FILE_NAME, read_holdings
+from vgpurun.kubernetes.pods import read_containers
 from vgpurun.kubernetes.state import all_folders
 
 _LOOKS = 3  # that find a folder unused before it goes

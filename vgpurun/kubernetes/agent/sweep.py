@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from vgpurun.kubernetes.agent.pods import PodContainer
 from vgpurun.kubernetes.checkpoint import Holding
+from vgpurun.kubernetes.pods import PodContainer
 from vgpurun.kubernetes.state import all_folders, alone, state_root, units_of
 from vgpurun.storage.shared_file import has_live_processes
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from vgpurun.inventory.reservations import Holder
-from vgpurun.kubernetes.agent.pods import PodContainer
 from vgpurun.kubernetes.dra.state import Claims
+from vgpurun.kubernetes.pods import PodContainer
 from vgpurun.kubernetes.state import all_folders, units_of
 from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota

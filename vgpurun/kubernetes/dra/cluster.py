@@ -68,7 +68,10 @@ class Cluster:
 
     @contextmanager
     def watching_slices(self, node: str) -> Iterator[Iterator[dict[str, Any]]]:
-        """Yield what happens to these slices, for some minutes; first come those that there are."""
+        """Yield what happens to these slices, for some minutes; first come those that there are.
+
+        Each event has its type and the slice, as `object`.
+        """
         query = {"fieldSelector": _selector(node), "watch": "true", "timeoutSeconds": str(_WATCH_S)}
         with self._answer("GET", _SLICES, None, query, _WATCH_S + _ANSWER_S) as answer:
             yield map(_event, answer)
@@ -161,6 +164,10 @@ def _event(line: bytes) -> dict[str, Any]:
     if event.get("type") == "ERROR":
         status = event.get("object")
         raise ClusterError(f"the watch has ended: {status.get('message') if isinstance(status, dict) else status}")
+    try:
+        event["type"], event["object"]["metadata"]["name"]
+    except (KeyError, TypeError):
+        raise ValueError from None
     return event
 
 

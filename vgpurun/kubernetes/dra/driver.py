@@ -4,7 +4,8 @@ Every answer is about one claim: what is wrong with one keeps no other from bein
 gives the same answer and needs no API server, so kubelet may ask as often as it likes.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -68,13 +69,20 @@ class Driver:
         self._write_devices(prepared)
         return [PreparedDevice(part, qualified_name(claim.uid, part.device)) for part in dict.fromkeys(prepared.parts)]
 
-    def release_lost(self, min_age_s: float) -> None:
+    def release_lost(self, min_age_s: float, read_held: Callable[[], Collection[tuple[str, str]]]) -> None:
         """Give back what kubelet has forgotten: claims that are gone or allocated no more, and that no process uses.
 
-        A claim is let alone for some time after it was prepared: its pod may be about to start. Raises ClusterError.
+        A claim is let alone for some time after it was prepared: its pod may be about to start. `read_held` returns the
+        claims, by namespace and name, that kubelet's pods have: the cluster is asked for others only. Raises
+        ClusterError, and what `read_held` raises.
         """
-        for each in self._claims.all():
-            if each.age_s() < min_age_s or has_live_processes(each.folder / "run" / "usage"):
+        prepared = self._claims.all()
+        idle = [each for each in prepared if each.age_s() >= min_age_s and not _is_in_use(each)]
+        if not idle:
+            return
+        held, names = read_held(), Counter(_name(each) for each in prepared)
+        for each in idle:
+            if _name(each) in held and names[_name(each)] == 1:  # of two of one name, one has been made anew
                 continue
             found = self._cluster.claim(each.claim.namespace, each.claim.name)
             if reason := _why_nobodys(each.claim, found):
@@ -139,6 +147,14 @@ def each_on_its_own(claims: Iterable[ClaimName], act: Callable[[ClaimName], Any]
         except Exception as error:  # a mistake of ours must not keep other claims from being prepared
             answers[claim.uid] = ClaimError(f"{claim}: unexpected {type(error).__name__}: {error}; please report it")
     return answers
+
+
+def _name(prepared: Prepared) -> tuple[str, str]:
+    return prepared.claim.namespace, prepared.claim.name
+
+
+def _is_in_use(prepared: Prepared) -> bool:
+    return has_live_processes(prepared.folder / "run" / "usage")
 
 
 def _why_nobodys(claim: ClaimName, found: Mapping[str, Any] | None) -> str | None:

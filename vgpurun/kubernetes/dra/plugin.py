@@ -17,6 +17,7 @@ from vgpurun.kubernetes.dra.state import Claims
 from vgpurun.kubernetes.dra.watch import SliceWatch
 from vgpurun.kubernetes.gpu_health import FaultWatch, Health
 from vgpurun.kubernetes.locks import only_one
+from vgpurun.kubernetes.pods import read_containers
 from vgpurun.kubernetes.probes import Pulse
 
 # A pod whose claim was prepared this long ago, and that uses no GPU, is not about to start.
@@ -54,6 +55,7 @@ class Plugin:
             lambda: HealthService(node, self._health, lambda: usable(list(self._known.values()))),
             say,
         )
+        self._pod_resources = kubelet / "pod-resources" / "kubelet.sock"
         self._trouble = ""
         self._lost: list[LostGpu] = []
         self.pulse = Pulse(_STUCK_AFTER_S)
@@ -103,14 +105,18 @@ class Plugin:
         except GpuError as error:  # none are offered then, and kubelet is served all the same
             gpus, version, trouble = [], "", str(error)
         try:
-            if self._publisher.publish(gpus, version, checks_shares=has_news):
+            if self._publisher.publish(gpus, version, self._watch.slices(), checks_shares=has_news):
                 self._say(f"published {len(gpus)} GPU{'s' * (len(gpus) != 1)}")
-            self._driver.release_lost(_LOST_AFTER_S)
+            self._driver.release_lost(_LOST_AFTER_S, self._claims_of_pods)
         except VgpurunError as error:
             trouble = str(error)
         if trouble and trouble != self._trouble:
             self._say(f"warning: {trouble}")
         self._trouble = trouble
+
+    def _claims_of_pods(self) -> set[tuple[str, str]]:
+        """Return the claims, by namespace and name, that pods of this node have. Raises KubernetesError."""
+        return {claim for each in read_containers(self._pod_resources) for claim in each.claims}
 
     def _say_new_of(self, lost: list[LostGpu]) -> None:
         for each in lost:

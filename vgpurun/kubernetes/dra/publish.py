@@ -25,16 +25,27 @@ class Publisher:
         self._cluster = cluster
         self._node = node
 
-    def publish(self, gpus: Sequence[Gpu], driver_version: str, checks_shares: bool = False) -> bool:
+    def publish(
+        self,
+        gpus: Sequence[Gpu],
+        driver_version: str,
+        known: Sequence[dict[str, Any]] | None = None,
+        checks_shares: bool = False,
+    ) -> bool:
         """Make the API server have these GPUs in one slice. Returns whether that needed a change.
 
+        `known` are this node's slices where a watch tells of them: if they are as they should be, nothing is asked.
         Raises ClusterError, also where the cluster would hand out whole GPUs since it knows no shares of them. A slice
         keeps its shares when that feature is turned off; `checks_shares` asks whether a new one would have them.
         """
         try:
-            return self._publish(gpus, driver_version, checks_shares)
+            is_known = not checks_shares and self._is_published(known or (), gpus, driver_version)
+            return not is_known and self._publish(gpus, driver_version, checks_shares)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ClusterError(f"a ResourceSlice cannot be read: {type(error).__name__} {error}") from None
+
+    def _is_published(self, known: Sequence[dict[str, Any]], gpus: Sequence[Gpu], driver_version: str) -> bool:
+        return len(known) == 1 and _is_as(known[0], slice_spec(self._node, gpus, driver_version, _generation(known[0])))
 
     def _publish(self, gpus: Sequence[Gpu], driver_version: str, checks_shares: bool) -> bool:
         found = sorted(self._cluster.slices(self._node), key=_generation)

@@ -1,7 +1,11 @@
-"""Notices at once when this node's ResourceSlice is gone: kubelet deletes it whenever kubelet starts."""
+"""Knows this node's ResourceSlices without asking, and notices at once when one is gone.
+
+Kubelet deletes them whenever kubelet starts.
+"""
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from vgpurun.errors import ClusterError
 from vgpurun.kubernetes.dra.cluster import Cluster
@@ -19,11 +23,17 @@ class SliceWatch:
         self._say = say
         self._said = ""
         self._over = threading.Event()
+        self._slices: dict[str, dict[str, Any]] | None = None  # replaced as a whole: another thread reads it
         self.has_news = threading.Event()  # set when a slice was deleted, or may have been while nobody listened
 
     def start(self) -> None:
         """Listen until stop()."""
         threading.Thread(target=self._run, name="slices", daemon=True).start()
+
+    def slices(self) -> list[dict[str, Any]] | None:
+        """Return the slices as the API server has told of them; None while it does not."""
+        slices = self._slices
+        return None if slices is None else list(slices.values())
 
     def stop(self) -> None:
         """Listen no more; a watch that is open is left to its end."""
@@ -35,6 +45,7 @@ class SliceWatch:
             try:
                 self._listen()
             except ClusterError as error:
+                self._slices = None
                 trouble = f"warning: the deletion of this node's ResourceSlice may be noticed late: {error}"
             if trouble and trouble != self._said:
                 self._say(trouble)
@@ -43,7 +54,17 @@ class SliceWatch:
 
     def _listen(self) -> None:
         with self._cluster.watching_slices(self._node) as events:
+            slices: dict[str, dict[str, Any]] = {}
+            self._slices = slices  # those that there are come first
             self.has_news.set()
             for event in events:
-                if event.get("type") == "DELETED":
+                self._slices = slices = _after(slices, event)
+                if event["type"] == "DELETED":
                     self.has_news.set()
+
+
+def _after(slices: dict[str, dict[str, Any]], event: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the slices, by their names, after what an event tells of one of them."""
+    name = event["object"]["metadata"]["name"]
+    others = {each: found for each, found in slices.items() if each != name}
+    return others if event["type"] == "DELETED" else {**others, name: event["object"]}
