@@ -1,4 +1,4 @@
-"""What kubectl and Helm install from examples/kubernetes, made by the programs themselves."""
+"""Objects that kubectl and Helm install from examples/kubernetes, made by the programs themselves."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def objects(text: str) -> Objects:
 
 
 def by_kubectl(folder: Path) -> Objects:
-    """What `kubectl apply -k` applies. Raises UnavailableError."""
+    """Return what `kubectl apply -k` applies. Raises UnavailableError."""
     kubectl = tool("kubectl", "kubernetes-client", release="trixie")
     done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=True)
     return objects(done.stdout)
 
 
 def by_overlay(folder: Path, ways: list[str], **settings: str) -> Objects:
-    """What kubectl applies by a kustomization in a folder of its own, with settings over those of ours."""
+    """Return what kubectl applies by a kustomization in `folder`, with settings over those of ours."""
     (folder / "ours").symlink_to(FOLDER)  # kustomize wants relative paths
     kinds = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
     overlay = {**kinds, **settings, "resources": [f"ours/{way}" for way in ways]}
@@ -52,7 +52,7 @@ def run_helm(
 
 
 def by_helm(version: str, *options: str, values: Mapping[str, Any] | None = None, chart: Path = CHART) -> Objects:
-    """What `helm install` installs. Raises UnavailableError."""
+    """Return what `helm install` installs. Raises UnavailableError."""
     done = run_helm(version, *options, values=values, chart=chart)
     assert done.returncode == 0, done.stderr
     return objects(done.stdout)
