@@ -106,6 +106,7 @@ def wrong(values: dict[str, Any], *words: str) -> Any:
         wrong({"plugin": {"resource": {}}}, "plugin", "resource"),
         wrong({"plugin": {"resources": {"memory": "1Gi"}}}, "plugin", "resources", "memory"),
         wrong({"agent": {"extraArgs": "--compat=hami"}}, "agent", "extraArgs"),
+        wrong({"podMonitor": {"enabled": "yes"}}, "podMonitor", "enabled"),
         wrong({"way": "device-plugin", "offer": {"memmory": {}}}, "offer", "memmory"),
         wrong({"way": "device-plugin", "offer": {"slices": {"a": {"mem": "4g", "cuont": 2}}}}, "offer", "cuont"),
         wrong({"way": "device-plugin", "offer": {"slices": {"a": {"mem": "4g", "count": "2"}}}}, "offer", "count"),

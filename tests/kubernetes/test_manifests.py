@@ -29,8 +29,9 @@ from vgpurun.kubernetes.dra.publish import Publisher
 FOLDER = CHECKOUT / "examples" / "kubernetes"
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 INSTALLS = sorted(path.parent for path in FOLDER.glob("*/kustomization.yaml"))
-# Kinds of Kueue and JobSet, whose schemas are not among Kubernetes' own.
-OF_OTHERS = {"ResourceFlavor", "ClusterQueue", "LocalQueue", "JobSet"}
+# Kinds of Kueue and JobSet, and of the Prometheus operator, whose schemas are not among Kubernetes' own.
+OF_QUEUES = {"ResourceFlavor", "ClusterQueue", "LocalQueue", "JobSet"}
+OF_OTHERS = OF_QUEUES | {"PodMonitor"}
 # The parts of the node that the DaemonSets may see.
 HOST_PATHS = {
     "/etc/cdi",
@@ -141,7 +142,7 @@ class TestKustomizations:
         assert all(path.exists() for path in named_files)
         loose = [path for path in manifests() if path.resolve() not in named_files]
         kinds = {each["kind"] for path in loose for each in documents(path)}
-        assert kinds == {"Pod", "Job", "ResourceClaim", "ResourceClaimTemplate"} | OF_OTHERS
+        assert kinds == {"Pod", "Job", "ResourceClaim", "ResourceClaimTemplate"} | OF_QUEUES
 
     @pytest.mark.parametrize("folder", INSTALLS, ids=lambda folder: folder.name)
     def test_nothing_is_made_twice(self, folder: Path) -> None:

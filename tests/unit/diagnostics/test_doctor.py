@@ -15,6 +15,7 @@ import pytest
 from fakes import make_gpus
 
 from support import CHECKOUT, unavailable
+from support.debian_packages import tool
 from vgpurun import abi
 from vgpurun.admission.capacity import capacities
 from vgpurun.cli.views import findings
@@ -114,8 +115,21 @@ def test_the_way_out_is_the_line_of_the_docs(tmp_path: Path, monkeypatch: pytest
     found = doctor._lock_dir(path)
     assert found.status == WARNING and "/usr/lib/tmpfiles.d/tmp.conf" in found.words
     line = found.remedy.removeprefix("as root: ").replace(str(path), str(PLACE))
-    for page in ("lab-server.md", "troubleshooting.md"):
+    for page in ("lab-server.md", "troubleshooting.md", "kubernetes.md"):
         assert f"`{line}`" in (CHECKOUT / "docs" / page).read_text()
+
+
+@pytest.mark.parametrize("is_spared", [True, False])
+def test_systemd_goes_by_that_line(tmp_path: Path, is_spared: bool) -> None:
+    folder, rules = tmp_path / "var/tmp/vgpulock/a-tenant", tmp_path / "etc/tmpfiles.d"
+    folder.mkdir(parents=True)
+    rules.mkdir(parents=True)
+    (rules / "tmp.conf").write_text("q /var/tmp 1777 root root 0\n")  # whatever is there is too old
+    if is_spared:
+        (rules / "vgpurun.conf").write_text("d /var/tmp/vgpulock 1777 root root\n")
+    clean = [tool("systemd-tmpfiles", "systemd"), "--clean", f"--root={tmp_path}"]
+    subprocess.run(clean, capture_output=True, check=True, timeout=60)
+    assert folder.exists() == is_spared
 
 
 def test_a_folder_of_another_user(tmp_path: Path) -> None:
