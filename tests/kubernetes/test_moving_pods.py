@@ -281,7 +281,8 @@ QUEUE = {"kai.scheduler/queue": "default-queue"}
         ({MEMORY: "2000"}, 2, None),
         ({MEMORY: "1"}, 1, None),
         ({FRACTION: "0.5"}, 40, 50),
-        ({FRACTION: ".29", f"{FRACTION}-num-devices": "1"}, 23, 29),
+        ({FRACTION: ".25", "gpu-fraction-num-devices": "1"}, 20, 25),
+        ({FRACTION: ".29", "gpu-fraction-num-devices": "1"}, 23, 29),
         ({FRACTION: "0.125"}, 10, 12),  # eight of them fit on a GPU
         ({FRACTION: "0.57"}, 45, 57),  # 0.57 * 100.0 is less than 57
         ({FRACTION: "0.9999"}, 79, 99),
@@ -321,8 +322,8 @@ def test_a_fraction_of_a_small_gpu_of_kai_is_a_unit_at_least(
 @pytest.mark.parametrize(
     "annotations",
     [
-        {FRACTION: "0.5", f"{FRACTION}-num-devices": "2"},
-        {FRACTION: "0.5", f"{FRACTION}-container-name": "c0"},
+        {FRACTION: "0.5", "gpu-fraction-num-devices": "2"},
+        {FRACTION: "0.5", "gpu-fraction-container-name": "c0"},
         {FRACTION: "0.5", MEMORY: "2000"},
         *({MEMORY: size} for size in ("2 GiB", "2Gi", "0", "-1", "1.5", "")),
         *({FRACTION: part} for part in ("0", "0.0", "1", "1.0", "1.5", "-0.5", "NaN", "half", "50%", "")),
@@ -362,6 +363,16 @@ def test_choices_of_kai_that_cannot_be_kept_stay(applied: Applied, more: dict[st
 def test_a_pod_of_kai_with_whole_gpus_stays(applied: Applied, name: str) -> None:
     pod = pod_with({name: "1"}, annotations={FRACTION: "0.5"}, schedulerName="kai-scheduler")
     assert is_left_alone(applied, KAI, pod)
+
+
+def test_every_field_that_the_page_names_is_tried() -> None:
+    page = (CHECKOUT / "docs" / "kubernetes.md").read_text()
+    (section,) = re.findall(r"(?ms)^## Pods that were written for .*?(?=^## )", page)
+    rows = [line for line in section.splitlines() if line.startswith("| ")]
+    names = {name for row in rows for name in re.findall(r"`([^`]+)`", row)} - {MEMORY_UNITS, COMPUTE_UNITS}
+    assert len(names) > 40
+    source = Path(__file__).read_text()
+    assert [name for name in names if not all(part in source for part in name.rstrip("*").split(": "))] == []
 
 
 @needs_admit
