@@ -77,7 +77,7 @@ def test_what_it_may_have_and_what_it_uses_is_known(container: VgpurunContainer)
 def test_its_limits_can_be_changed_in_the_file_that_its_library_has_open(container: VgpurunContainer) -> None:
     path = container.limits_folder / "etc" / "limits"
     inode, size_bytes = path.stat().st_ino, path.stat().st_size
-    (change,) = update(container, [GPU], Limits("3g", "20"), lambda *_: nullcontext())
+    (change,) = update(container, [GPU], Limits.read("3g", "20"), lambda *_: nullcontext())
     assert (change.before.sm_percent, change.after.memory_bytes) == (30, 3 * GIB)
     set_paused(container, True)
     assert (path.stat().st_ino, path.stat().st_size) == (inode, size_bytes)

@@ -13,7 +13,7 @@ from vgpurun.console.messages import say, warn
 from vgpurun.errors import NoRoomError
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.model import Limits
-from vgpurun.limits.quota import Quota, shortest_range
+from vgpurun.limits.quota import PerDevice, Quota, T, by_device, exact_memory
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
@@ -44,10 +44,16 @@ def admitted_change(
     takes_turns = any(each.takes_turns for _, each in wanted)
     if takes_turns and not before:  # it starts, or comes back
         check_turns(gpus)
-    memory = _by_gpu([(gpu, shortest_range(each)) for gpu, each in wanted if each.memory_bytes], wanted)
-    sm = _by_gpu([(gpu, str(each.sm_percent)) for gpu, each in wanted if each.sm_percent], wanted)
+    memory = [
+        (gpu, exact_memory(each.memory_bytes, each.guaranteed_bytes)) for gpu, each in wanted if each.memory_bytes
+    ]
+    sm = [(gpu, each.sm_percent) for gpu, each in wanted if each.sm_percent]
     request = Request(
-        Limits(memory, sm, swap=takes_turns),
+        Limits(
+            _by_gpu([(gpu, each, each.text) for gpu, each in memory], wanted),
+            _by_gpu([(gpu, each, str(each)) for gpu, each in sm], wanted),
+            swap=takes_turns,
+        ),
         gpus="device=" + ",".join(gpu.uuid for gpu, _ in wanted),
         is_overcommit=bool(config.default("overcommit")) if overcommit is None else overcommit,
         before=before or {},
@@ -66,8 +72,8 @@ def admitted_change(
         raise NoRoomError(error.reason, way_out, error.details, error.gpus) from None
 
 
-def _by_gpu(texts: Sequence[tuple[Gpu, str]], wanted: Sequence[object]) -> str | None:
+def _by_gpu(values: Sequence[tuple[Gpu, T, str]], wanted: Sequence[object]) -> PerDevice[T] | None:
     """Write limits as a user would, with the GPU's number only where there are several."""
     if len(wanted) == 1:
-        return next((text for _, text in texts), None)
-    return ",".join(f"{gpu.number}={text}" for gpu, text in texts) or None
+        return next((PerDevice(text, everywhere=value) for _, value, text in values), None)
+    return by_device((gpu.number, value, text) for gpu, value, text in values)

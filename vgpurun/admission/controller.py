@@ -102,7 +102,7 @@ class Admission:
         for gpu, need in zip(placement.gpus, needs, strict=True):
             if not self.in_place_of:
                 yield quota.doubt(need.memory_bytes)
-            if self.request.limits.sm_policy != SmPolicy.OFF.name.lower():
+            if self.request.limits.sm_policy is not SmPolicy.OFF:
                 yield by_uuid[gpu.uuid].crowding(need, self.request.before.get(gpu.uuid))
 
     @contextmanager

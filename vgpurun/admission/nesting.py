@@ -50,7 +50,9 @@ class Nesting:
         gpus = [gpu for gpu in self.gpus if gpu.uuid in theirs]
         if not gpus:
             raise GpuError("none of the GPUs visible here belong to this share")
-        names_some = self.chosen is not None or "=" in f"{self.limits.memory}{self.limits.sm}"
+        names_some = self.chosen is not None or any(
+            each and each.by_device for each in (self.limits.memory, self.limits.sm)
+        )
         wanted = candidates(Request(self.limits, self.chosen), gpus) if names_some else Candidates(tuple(gpus))
         chosen = wanted.all[: wanted.total]
         part = Part(quotas_within(share, chosen, self.limits), (share.folder, *folders_above(share.folder)))

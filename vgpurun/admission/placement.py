@@ -126,9 +126,10 @@ def _best(choices: Sequence[_Choice], policy: str) -> list[_Choice]:
 def _asked(request: Request, choices: Sequence[_Choice]) -> Iterator[str]:
     """Yield the options that ask for room: those of a launch, or what a change makes larger."""
     changes = [(each.need, request.before[each.capacity.gpu.uuid]) for each in choices if request.before]
+    limits = request.limits
     for option, text, is_more in (
-        ("--mem", request.limits.memory, Quota.has_more_memory_than),
-        ("--sm", request.limits.sm, Quota.has_more_compute_than),
+        ("--mem", limits.memory and limits.memory.text, Quota.has_more_memory_than),
+        ("--sm", limits.sm and limits.sm.text, Quota.has_more_compute_than),
     ):
         if any(is_more(need, before) for need, before in changes):
             yield f"{option} {text or '100%'}"

@@ -10,8 +10,8 @@ from vgpurun.host import gpus as devices
 from vgpurun.host.gpu_names import parse_gpus
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits import quota
-from vgpurun.limits.model import Limits, is_max, texts_by_device
-from vgpurun.limits.quota import PerDevice, Quota, show_size
+from vgpurun.limits.model import Limits
+from vgpurun.limits.quota import MemoryLimit, PerDevice, Quota, T, by_device, exact_memory, show_size
 from vgpurun.util.choices import PLACE_POLICIES
 
 
@@ -36,8 +36,9 @@ class Request:
     @property
     def shown(self) -> str:
         """The options that ask for room, for people."""
-        asked = (("--mem", self.limits.memory), ("--sm", self.limits.sm), ("--gpus", self.gpus))
-        return " ".join(f"{option} {text}" for option, text in asked if text)
+        limits = (("--mem", self.limits.memory), ("--sm", self.limits.sm))
+        asked = [(option, each.text) for option, each in limits if each] + [("--gpus", self.gpus)] * bool(self.gpus)
+        return " ".join(f"{option} {text}" for option, text in asked)
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,13 @@ class Candidates:
 def candidates(request: Request, gpus: Sequence[Gpu]) -> Candidates:
     """Return which GPUs may be chosen: without --gpus one, or those that --mem and --sm name.
 
-    Raises GpuError, OptionError, and LimitError for limits that cannot be read.
+    Raises GpuError, OptionError, and LimitError for limits of GPUs that are not there.
     """
-    memory, sm = texts_by_device(request.limits)
     wanted = parse_gpus(request.gpus, gpus) if request.gpus is not None else 1
     if not isinstance(wanted, int):
         return Candidates(tuple(wanted))
     usable = devices.usable(gpus)
-    named = _named(memory, "--mem", usable) | _named(sm, "--sm", usable)
+    named = _named(request.limits.memory, "--mem", usable) | _named(request.limits.sm, "--sm", usable)
     if request.gpus is None and named:
         return Candidates(tuple(gpu for gpu in usable if gpu in named))
     if len(named) > wanted:
@@ -82,9 +82,9 @@ def candidates(request: Request, gpus: Sequence[Gpu]) -> Candidates:
     return Candidates(tuple(gpu for gpu in usable if gpu in named), others, wanted - len(named))
 
 
-def _named(texts: PerDevice[str | None], option: str, gpus: Sequence[Gpu]) -> set[Gpu]:
-    values = quota.values_on(texts, gpus, option)
-    return {gpu for gpu, value in zip(gpus, values, strict=True) if value is not None and texts.by_device}
+def _named(given: PerDevice[T] | None, option: str, gpus: Sequence[Gpu]) -> set[Gpu]:
+    values = quota.values_on(given, gpus, option)
+    return {gpu for gpu, value in zip(gpus, values, strict=True) if value is not None and given and given.by_device}
 
 
 class Needs:
@@ -96,10 +96,11 @@ class Needs:
     def __init__(self, request: Request, wanted: Candidates, most: Mapping[str, Quota] = MappingProxyType({})) -> None:
         self._request = request
         self._total = wanted.total
-        memory, sm = texts_by_device(request.limits)
         uuids = [gpu.uuid for gpu in wanted.all]
-        self._memory = dict(zip(uuids, quota.values_on(memory, wanted.all, "--mem"), strict=True))
-        self._sm = dict(zip(uuids, quota.values_on(sm, wanted.all, "--sm"), strict=True))
+        memory = quota.values_on(request.limits.memory, wanted.all, "--mem")
+        sm = quota.values_on(request.limits.sm, wanted.all, "--sm")
+        self._memory = dict(zip(uuids, memory, strict=True))
+        self._sm = dict(zip(uuids, sm, strict=True))
         self._most = {name: most if name in request.defaults else {} for name in ("mem", "sm")}
 
     def on(self, capacity: GpuCapacity) -> Quota:
@@ -108,7 +109,7 @@ class Needs:
         Raises LimitError for one that the GPU cannot have.
         """
         indexes = [capacity.gpu.index] if self._request.is_local else range(self._total)
-        memory, sm = self._memory_text(capacity), self._sm_text(capacity)
+        memory, sm = _everywhere(self._memory_on(capacity)), _everywhere(self._sm_on(capacity))
         found = [quota.resolve([capacity.gpu], memory, sm, self._request.environment, [index])[0] for index in indexes]
         sizes = [each.memory_bytes for each in found]
         reserved = [each.reserved_bytes for each in found]
@@ -121,46 +122,45 @@ class Needs:
 
     def limits_on(self, capacities: Sequence[GpuCapacity]) -> Limits:
         """Return --mem and --sm for these GPUs, with what `max` and lowered defaults are."""
-        memory = {capacity.gpu.uuid: self._memory_text(capacity) for capacity in capacities}
-        sm = {capacity.gpu.uuid: self._sm_text(capacity) for capacity in capacities}
+        memory = {capacity.gpu.uuid: self._memory_on(capacity) for capacity in capacities}
+        sm = {capacity.gpu.uuid: self._sm_on(capacity) for capacity in capacities}
         limits = self._request.limits
-        if any(text != self._memory[uuid] for uuid, text in memory.items()):
-            limits = replace(limits, memory=_by_uuid(memory))
-        if any(text != self._sm[uuid] for uuid, text in sm.items()):
-            limits = replace(limits, sm=_by_uuid(sm))
+        if any(each != self._memory[uuid] for uuid, each in memory.items()):
+            limits = replace(limits, memory=by_device((uuid, each, each.text) for uuid, each in memory.items() if each))
+        if any(each != self._sm[uuid] for uuid, each in sm.items()):
+            limits = replace(limits, sm=by_device((uuid, each, str(each)) for uuid, each in sm.items() if each))
         return limits
 
     def lowered_on(self, capacity: GpuCapacity) -> Iterator[tuple[str, str]]:
         """Yield the options that the user may not have as they are by default, and what they are instead."""
-        memory, sm = self._memory_text(capacity), self._sm_text(capacity)
-        if memory != self._memory[capacity.gpu.uuid] and not self.takes_rest_of(capacity):
-            yield "mem", show_size(quota.parse_range(memory or "").most.bytes_on(capacity.gpu.memory_bytes))
+        memory, sm = self._memory_on(capacity), self._sm_on(capacity)
+        if memory and memory.most and memory != self._memory[capacity.gpu.uuid] and not self.takes_rest_of(capacity):
+            yield "mem", show_size(memory.most.bytes_on(capacity.gpu.memory_bytes))
         if sm != self._sm[capacity.gpu.uuid]:
             yield "sm", f"{sm} %"
 
     def takes_rest_of(self, capacity: GpuCapacity) -> bool:
         """Whether the memory limit is all that is free there."""
-        return is_max(self._memory[capacity.gpu.uuid] or "")
+        written = self._memory[capacity.gpu.uuid]
+        return written is not None and written.most is None
 
-    def _memory_text(self, capacity: GpuCapacity) -> str | None:
-        free_bytes = capacity.free_for(self._request.limits.swap)
-        text = f"{free_bytes}b" if self.takes_rest_of(capacity) else self._memory[capacity.gpu.uuid]
+    def _memory_on(self, capacity: GpuCapacity) -> MemoryLimit | None:
+        written = self._memory[capacity.gpu.uuid]
+        if self.takes_rest_of(capacity):
+            written = exact_memory(capacity.free_for(self._request.limits.swap))
         most = self._most["mem"].get(capacity.gpu.uuid)
-        if text is None or most is None or not most.memory_bytes:
-            return text
-        (asked,) = quota.resolve([capacity.gpu], text, None, {}, [0])
+        if written is None or most is None or not most.memory_bytes:
+            return written
+        (asked,) = quota.resolve([capacity.gpu], _everywhere(written), None, {}, [0])
         if not asked.has_more_memory_than(most):
-            return text
-        sizes = {min(asked.reserved_bytes or most.memory_bytes, most.memory_bytes), most.memory_bytes}
-        return ":".join(f"{size}b" for size in sorted(sizes))
+            return written
+        guaranteed_bytes = min(asked.reserved_bytes or most.memory_bytes, most.memory_bytes)
+        return exact_memory(most.memory_bytes, None if guaranteed_bytes == most.memory_bytes else guaranteed_bytes)
 
-    def _sm_text(self, capacity: GpuCapacity) -> str | None:
-        text, most = self._sm[capacity.gpu.uuid], self._most["sm"].get(capacity.gpu.uuid)
-        if text is None or most is None or not most.sm_percent:
-            return text
-        (asked,) = quota.resolve([capacity.gpu], None, text, {}, [0])
-        return str(most.sm_percent) if asked.has_more_compute_than(most) else text
+    def _sm_on(self, capacity: GpuCapacity) -> int | None:
+        percent, most = self._sm[capacity.gpu.uuid], self._most["sm"].get(capacity.gpu.uuid)
+        return percent if percent is None or most is None or not most.sm_percent else min(percent, most.sm_percent)
 
 
-def _by_uuid(texts: Mapping[str, str | None]) -> str:
-    return ",".join(f"{uuid}={text}" for uuid, text in texts.items() if text)
+def _everywhere(value: T | None) -> PerDevice[T] | None:
+    return None if value is None else PerDevice(str(value), everywhere=value)

@@ -13,7 +13,7 @@ from vgpurun.console.messages import say, warn
 from vgpurun.errors import OptionError
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.idle import NEVER, parse_idle
-from vgpurun.limits.model import Limits, check_limits
+from vgpurun.limits.model import Limits
 from vgpurun.limits.nested import Share
 from vgpurun.limits.quota import sets_limits
 
@@ -61,7 +61,7 @@ class Wanted:
             value = given.pop(name)
             return config.default(name) if value is None else value
 
-        limits = Limits(
+        limits = Limits.read(  # a slip of the pen is said before a missing driver or engine is
             take("mem"),
             take("sm"),
             given.pop("sm_policy"),
@@ -70,7 +70,6 @@ class Wanted:
             swap=take("swap"),
         )
         parse_idle(given["idle"] or NEVER)
-        check_limits(limits)  # a slip of the pen is said before a missing driver or engine is
         return cls(
             limits=limits,
             gpus=take("gpus"),
@@ -122,17 +121,14 @@ class WantedSlice:
 
         Raises LimitError, and OptionError for options that a slice decides.
         """
-        limits = Limits(given.pop("mem"), given.pop("sm"))
+        mem, sm = given.pop("mem"), given.pop("sm")
         for each in _OF_A_SLICE:
             if given.pop(each, None) is not None:
                 or_else = f", or change it for all of the slice: vgpurun slice update {name}" * (each in _UPDATED)
                 raise OptionError(
                     f"--{each.replace('_', '-')} beside --slice: a slice has its own; leave it out{or_else}"
                 )
-        if limits == Limits():
-            return cls(name)
-        check_limits(limits)
-        return WantedPart(name, limits)
+        return cls(name) if mem is None and sm is None else WantedPart(name, Limits.read(mem, sm))
 
     def admission(self, environment: Mapping[str, str], gpus: Sequence[Gpu], engine: "Engine | None") -> "Joining":
         """Return what lets a launch into the slice."""
@@ -171,8 +167,7 @@ class WantedPart:
             if given.pop(each, None) is not None:
                 raise OptionError(f"--{each.replace('_', '-')} can only be set on the outer share; leave it out")
         names = ("mem", "sm", "sm_policy", "priority", "oversubscribe")
-        limits = Limits(*(given.pop(name) for name in names))
-        check_limits(limits)
+        limits = Limits.read(*(given.pop(name) for name in names))
         return cls(share, limits, given.pop("gpus"))
 
     def admission(self, environment: Mapping[str, str], gpus: Sequence[Gpu], engine: "Engine | None") -> "Nesting":

@@ -78,9 +78,9 @@ def _sm(text: str) -> str:
 
 
 def _check_limits(memory: str | None = None, sm: str | None = None) -> None:
-    from vgpurun.limits.model import Limits, check_limits
+    from vgpurun.limits.model import Limits
 
-    check_limits(Limits(memory, sm))
+    Limits.read(memory, sm)
 
 
 def _size(text: str) -> "MemorySize":

@@ -9,48 +9,42 @@ from typing import Any, NamedTuple
 from vgpurun import abi
 from vgpurun.host.gpu import Gpu
 from vgpurun.limits import quota
+from vgpurun.limits.oversubscription import parse_oversubscription
 from vgpurun.limits.policies import PRIORITIES, SM_POLICIES, Priority, SmPolicy
-from vgpurun.limits.quota import PerDevice, Quota
+from vgpurun.limits.quota import MemoryLimit, MemorySize, PerDevice, Quota
 from vgpurun.util.printable import printable
 
 
 @dataclass(frozen=True)
 class Limits:
-    """--mem, --sm, --sm-policy, --priority, --oversubscribe and --swap as they were written."""
+    """--mem, --sm (in percent; 100: no limit), --sm-policy, --priority, --oversubscribe and --swap; None: not given."""
 
-    memory: str | None = None
-    sm: str | None = None
-    sm_policy: str | None = None
-    priority: str | None = None
-    oversubscribe: str | None = None
+    memory: PerDevice[MemoryLimit] | None = None
+    sm: PerDevice[int] | None = None
+    sm_policy: SmPolicy | None = None
+    priority: Priority | None = None
+    oversubscribe: PerDevice[MemorySize] | None = None
     swap: bool = False
 
-
-def texts_by_device(limits: Limits) -> tuple[PerDevice[str | None], PerDevice[str | None]]:
-    """Read --mem and --sm down to the text for each device, every one of which must be a limit or `max`."""
-    memory: PerDevice[str | None] = PerDevice()
-    sm: PerDevice[str | None] = PerDevice()
-    if limits.memory is not None:
-        quota.parse_per_device(
-            limits.memory, lambda text: None if is_max(text) else quota.parse_range(text, quota.parse_limit)
+    @classmethod
+    def read(
+        cls,
+        memory: str | None = None,
+        sm: str | None = None,
+        sm_policy: str | None = None,
+        priority: str | None = None,
+        oversubscribe: str | None = None,
+        swap: bool = False,
+    ) -> "Limits":
+        """Read the options as they were written. Raises LimitError."""
+        return cls(
+            None if memory is None else quota.parse_per_device(memory, quota.parse_memory),
+            None if sm is None else quota.parse_per_device(sm, quota.parse_share),
+            None if sm_policy is None else SM_POLICIES[sm_policy],
+            None if priority is None else PRIORITIES[priority],
+            None if oversubscribe is None else parse_oversubscription(oversubscribe),
+            swap,
         )
-        memory = quota.parse_per_device(limits.memory, str)
-    if limits.sm is not None:
-        quota.parse_per_device(limits.sm, quota.parse_share)
-        sm = quota.parse_per_device(limits.sm, str)
-    if limits.oversubscribe is not None:
-        quota.parse_per_device(limits.oversubscribe, quota.parse_size)
-    return memory, sm
-
-
-def check_limits(limits: Limits) -> None:
-    """Raise LimitError for limits that cannot be read."""
-    texts_by_device(limits)
-
-
-def is_max(text: str) -> bool:
-    """Whether a memory limit is all that is left on the GPU."""
-    return text.strip().lower() == "max"
 
 
 class DeviceQuota(NamedTuple):

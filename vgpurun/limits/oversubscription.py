@@ -6,17 +6,20 @@ from dataclasses import replace
 from vgpurun.errors import LimitError
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits import quota
-from vgpurun.limits.quota import Quota
+from vgpurun.limits.quota import MemorySize, PerDevice, Quota
 
 OPTION = "--oversubscribe"
-NOT_OVERSUBSCRIBED = "none"  # what lifts it from a container that runs
+NOT_OVERSUBSCRIBED: PerDevice[MemorySize] = PerDevice("none")  # lifts it from a container that runs
 
 
-def oversubscribe(gpus: Sequence[Gpu], quotas: Sequence[Quota], text: str | None) -> list[Quota]:
+def parse_oversubscription(text: str) -> PerDevice[MemorySize]:
+    """Read --oversubscribe. Raises LimitError."""
+    return NOT_OVERSUBSCRIBED if text == NOT_OVERSUBSCRIBED.text else quota.parse_per_device(text, quota.parse_size)
+
+
+def oversubscribe(gpus: Sequence[Gpu], quotas: Sequence[Quota], wanted: PerDevice[MemorySize] | None) -> list[Quota]:
     """Return the quotas with what --oversubscribe lets the programs see. Raises LimitError where that is no more."""
-    if text is None:
-        return list(quotas)
-    sizes = quota.values_on(quota.parse_per_device(text, quota.parse_size), gpus, OPTION)
+    sizes = quota.values_on(wanted, gpus, OPTION)
     return [
         each if size is None else _oversubscribed(gpu, each, size.bytes_on(gpu.memory_bytes), size.text)
         for gpu, each, size in zip(gpus, quotas, sizes, strict=True)

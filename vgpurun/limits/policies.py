@@ -29,10 +29,10 @@ _HAMI_POLICIES = {"force": SmPolicy.HARD, "default": SmPolicy.BURST, "disable": 
 _HAMI_PRIORITIES = {"0": Priority.HIGH, "1": Priority.LOW}
 
 
-def choose_policy(option: str | None, environment: Mapping[str, str]) -> SmPolicy:
+def choose_policy(option: SmPolicy | None, environment: Mapping[str, str]) -> SmPolicy:
     """Return what --sm-policy says, else HAMi's variable, else that the limit holds always. Raises LimitError."""
     if option is not None:
-        return SM_POLICIES[option]
+        return option
     text = environment.get(abi.ENV_SM_POLICY, "").strip(" \t")
     policy = _HAMI_POLICIES.get(text.lower() or "force")
     if policy is None:
@@ -40,10 +40,10 @@ def choose_policy(option: str | None, environment: Mapping[str, str]) -> SmPolic
     return policy
 
 
-def choose_priority(option: str | None, environment: Mapping[str, str]) -> Priority:
+def choose_priority(option: Priority | None, environment: Mapping[str, str]) -> Priority:
     """Return what --priority says, else HAMi's variable, else the high one. Raises LimitError."""
     if option is not None:
-        return PRIORITIES[option]
+        return option
     text = environment.get(abi.ENV_PRIORITY, "").strip(" \t")
     priority = _HAMI_PRIORITIES.get(text or "0")
     if priority is None:

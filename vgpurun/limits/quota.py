@@ -5,7 +5,7 @@ exact.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -34,6 +34,7 @@ ENV_TOOLKIT_LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
 ENV_TOOLKIT_REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
 
 MEMORY_HELP = "use a size such as 2g, 1.5GiB or 1024m, or a share of the GPU such as 50%"
+_MAX_IS_OF_A_LAUNCH = f"memory limit 'max' is what a launch finds left, and of no use here; {MEMORY_HELP}"
 SM_HELP = "use a whole percentage from 1 to 100 (100: no limit)"
 
 
@@ -111,19 +112,29 @@ class Quota:
 
 
 @dataclass(frozen=True)
-class MemoryRange:
-    """A memory limit as it was written: the most, and what of it is guaranteed where that is less."""
+class MemoryLimit:
+    """A memory limit as it was written: the most, and what of it is guaranteed where that is less.
 
-    most: MemorySize
+    `most` is None for `max`, which is all that a launch finds free.
+    """
+
+    text: str
+    most: MemorySize | None
     guaranteed: MemorySize | None = None
 
 
-class PerDevice(Generic[T]):  # Python 3.10 has no NamedTuple of any type
-    """A value for all devices, or one for each of some devices (by index or UUID)."""
+@dataclass(frozen=True)
+class PerDevice(Generic[T]):
+    """A value for all devices, or one for each of some devices (by index or UUID), and how that was written."""
 
-    def __init__(self, everywhere: T | None = None, by_device: tuple[tuple[str, T], ...] = ()) -> None:
-        self.everywhere = everywhere
-        self.by_device = by_device
+    text: str
+    everywhere: T | None = None
+    by_device: tuple[tuple[str, T], ...] = ()
+
+    @property
+    def values(self) -> tuple[T, ...]:
+        """Every value that was written."""
+        return tuple(value for _, value in self.by_device) if self.everywhere is None else (self.everywhere,)
 
 
 def parse_size(text: str) -> MemorySize:
@@ -132,7 +143,7 @@ def parse_size(text: str) -> MemorySize:
     whole, fraction, unit = match.groups(default="") if match else ("", "", "")
     digits = whole.lstrip("0")
     if text.strip().lower() == "max":
-        raise LimitError(f"memory limit 'max' is what a launch finds left, and of no use here; {MEMORY_HELP}")
+        raise LimitError(_MAX_IS_OF_A_LAUNCH)
     if match is None or not (whole or fraction.strip(".")):
         raise LimitError(f"memory limit '{text}' is not a size; {MEMORY_HELP}")
     if len(digits) > _MAX_DIGITS:
@@ -157,12 +168,26 @@ def parse_limit(text: str) -> MemorySize:
     return size
 
 
-def parse_range(text: str, parse: Callable[[str], MemorySize] = parse_size) -> MemoryRange:
-    """Read a memory limit, or GUARANTEED:MOST. Raises LimitError, also from `parse`."""
+def parse_memory(text: str) -> MemoryLimit:
+    """Read --mem of a device: a limit, GUARANTEED:MOST, or max. Raises LimitError."""
+    if text.strip().lower() == "max":
+        return MemoryLimit(text, None)
     guaranteed, colon, most = text.partition(":")
     if colon and not (guaranteed.strip() and most.strip()):
         raise LimitError(f"memory limit '{text}' lacks a size on one side of ':'; use e.g. 4g:8g, or one size alone")
-    return MemoryRange(parse(most), parse(guaranteed)) if colon else MemoryRange(parse(text))
+    if not colon:
+        return MemoryLimit(text, parse_limit(text))
+    return MemoryLimit(text, parse_limit(most), parse_limit(guaranteed))
+
+
+def exact_memory(most_bytes: int, guaranteed_bytes: int | None = None) -> MemoryLimit:
+    """Return the limit of so many bytes, of which so many are guaranteed (None: all)."""
+    text = shortest_range(Quota(most_bytes, guaranteed_bytes=guaranteed_bytes))
+    return MemoryLimit(text, _exactly(most_bytes), None if guaranteed_bytes is None else _exactly(guaranteed_bytes))
+
+
+def _exactly(size_bytes: int) -> MemorySize:
+    return MemorySize(shortest_size(size_bytes), size_bytes * _BILLION, is_percent=False)
 
 
 def parse_mib(text: str) -> MemorySize:
@@ -192,18 +217,18 @@ def parse_sm(text: str) -> int | None:
     return None if percent in (0, 100) else percent
 
 
-def parse_share(text: str) -> int | None:
-    """Read --sm likewise, but not 0: as with --mem, nobody means all by that. Raises LimitError."""
+def parse_share(text: str) -> int:
+    """Read --sm of a device, from 1 to 100. Raises LimitError, also for 0: as with --mem, nobody means all by that."""
     percent = parse_sm(text)
     if percent is None and not text.strip(" \t%0"):
         raise LimitError(f"compute limit '{text}' leaves no compute at all; {SM_HELP}")
-    return percent
+    return percent or 100
 
 
 def parse_per_device(text: str, parse: Callable[[str], T]) -> PerDevice[T]:
     """Read `VALUE`, or `DEVICE=VALUE,DEVICE=VALUE`. Raises LimitError, also from `parse`."""
     if "=" not in text:
-        return PerDevice(everywhere=parse(text))
+        return PerDevice(text, everywhere=parse(text))
     values: dict[str, T] = {}
     for part in text.split(","):
         device, equals, value = (piece.strip() for piece in part.partition("="))
@@ -212,11 +237,23 @@ def parse_per_device(text: str, parse: Callable[[str], T]) -> PerDevice[T]:
         if device in values:
             raise LimitError(f"device {device} has two values in '{text}'; leave one of them")
         values[device] = parse(value)
-    return PerDevice(by_device=tuple(values.items()))
+    return PerDevice(text, by_device=tuple(values.items()))
 
 
-def values_on(per_device: PerDevice[T], gpus: Sequence[Gpu], option: str) -> list[T | None]:
-    """Return the value of each GPU. Raises LimitError for a device that is not among them, or is named twice."""
+def by_device(values: Iterable[tuple[str, T, str]]) -> PerDevice[T] | None:
+    """Return the option that gives each of these devices its value, written so; None where there are none."""
+    found = list(values)
+    text = ",".join(f"{device}={text}" for device, _, text in found)
+    return PerDevice(text, by_device=tuple((device, value) for device, value, _ in found)) if found else None
+
+
+def values_on(per_device: PerDevice[T] | None, gpus: Sequence[Gpu], option: str) -> list[T | None]:
+    """Return the value of each GPU, None where the option gives none.
+
+    Raises LimitError for a device that is not among them, or is named twice.
+    """
+    if per_device is None:
+        return [None] * len(gpus)
     values: dict[str, T] = {}
     for device, value in per_device.by_device:
         gpu = match_gpu(device, gpus)
@@ -229,38 +266,46 @@ def values_on(per_device: PerDevice[T], gpus: Sequence[Gpu], option: str) -> lis
 
 
 def resolve(
-    gpus: Sequence[Gpu], memory: str | None, sm: str | None, environment: Mapping[str, str], indexes: Sequence[int]
+    gpus: Sequence[Gpu],
+    memory: PerDevice[MemoryLimit] | None,
+    sm: PerDevice[int] | None,
+    environment: Mapping[str, str],
+    indexes: Sequence[int],
 ) -> list[Quota]:
     """Return the quota of each GPU from --mem, --sm and the limit variables that the user set, the lower one of two.
 
     `indexes` are the NVML indexes that the program will see, for names such as CUDA_DEVICE_MEMORY_LIMIT_0.
     Raises LimitError, also for a limit above the memory of its GPU.
     """
-    parsed_memory: PerDevice[MemoryRange] = PerDevice() if memory is None else parse_per_device(memory, parse_range)
-    ranges = values_on(parsed_memory, gpus, "--mem")
-    parsed_sm: PerDevice[int | None] = PerDevice() if sm is None else parse_per_device(sm, parse_share)
-    sm_percents = values_on(parsed_sm, gpus, "--sm")
+    written_on, share_on = values_on(memory, gpus, "--mem"), values_on(sm, gpus, "--sm")
     quotas = []
     for i, gpu in enumerate(gpus):
-        written = ranges[i]
-        sizes = [] if written is None else [(f"--mem {written.most.text}", written.most)]
+        written = written_on[i]
+        sizes = [] if written is None else [_most_of(written)]
         memory_names = (f"{abi.ENV_MEMORY_LIMIT}_{indexes[i]}", abi.ENV_MEMORY_LIMIT, abi.ENV_WRAPPER_MEMORY)
         sizes += _from_environment(environment, memory_names, parse_size)
         sizes += _from_environment(environment, (ENV_TOOLKIT_LIMIT,), parse_mib)
-        guarantees = [] if written is None or written.guaranteed is None else [(f"--mem {memory}", written.guaranteed)]
+        guarantees = (
+            [] if written is None or written.guaranteed is None else [(f"--mem {written.text}", written.guaranteed)]
+        )
         guarantees = guarantees or _from_environment(environment, (ENV_TOOLKIT_REQUEST,), parse_mib)
-        percents = [(f"--sm {sm}", percent) for percent in sm_percents[i : i + 1]]
         sm_names = (f"{abi.ENV_SM_LIMIT}_{indexes[i]}", abi.ENV_SM_LIMIT, abi.ENV_ALNAIR_SM)
-        percents += _from_environment(environment, sm_names, parse_sm)
+        percents = [share_on[i], *(percent for _, percent in _from_environment(environment, sm_names, parse_sm))]
         most_bytes = min((_bytes_within(size, gpu, origin) for origin, size in sizes), default=None)
         quotas.append(
             Quota(
                 memory_bytes=most_bytes,
-                sm_percent=min((percent for _, percent in percents if percent is not None), default=None),
+                sm_percent=min((percent for percent in percents if percent not in (None, 100)), default=None),
                 guaranteed_bytes=_guaranteed(guarantees, gpu, most_bytes),
             )
         )
     return quotas
+
+
+def _most_of(written: MemoryLimit) -> tuple[str, MemorySize]:
+    if written.most is None:
+        raise LimitError(_MAX_IS_OF_A_LAUNCH)
+    return f"--mem {written.most.text}", written.most
 
 
 def _guaranteed(guarantees: Sequence[tuple[str, MemorySize]], gpu: Gpu, most_bytes: int | None) -> int | None:

@@ -16,8 +16,7 @@ from vgpurun.limits.driver_wall import Unsettled, settle
 from vgpurun.limits.model import Limits
 from vgpurun.limits.nested import Share, folders_above, quotas_within, share_of
 from vgpurun.limits.oversubscription import NOT_OVERSUBSCRIBED, oversubscribe
-from vgpurun.limits.policies import choose_policy, choose_priority
-from vgpurun.limits.quota import Quota
+from vgpurun.limits.quota import PerDevice, Quota, T
 from vgpurun.storage.state import CHANGING
 from vgpurun.util.locking import lock_in_time, open_lock
 from vgpurun.util.nofollow import open_nofollow, opened_folder
@@ -257,26 +256,21 @@ def _changed_part(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits, 
 
 def _with_limits(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> list[Quota]:
     given = quota.resolve(gpus, limits.memory, limits.sm, {}, range(len(gpus)))
-    named_memory = _named(gpus, limits.memory, "--mem")
-    named_sm = _named(gpus, limits.sm, "--sm")
-
+    named_memory, named_sm = _named(gpus, limits.memory, "--mem"), _named(gpus, limits.sm, "--sm")
     return [
         replace(
             old,
             memory_bytes=new.memory_bytes if gpu.uuid in named_memory else old.memory_bytes,
             guaranteed_bytes=new.guaranteed_bytes if gpu.uuid in named_memory else old.guaranteed_bytes,
             sm_percent=new.sm_percent if gpu.uuid in named_sm else old.sm_percent,
-            sm_policy=choose_policy(limits.sm_policy, {}) if limits.sm_policy else old.sm_policy,
-            priority=choose_priority(limits.priority, {}) if limits.priority else old.priority,
+            sm_policy=limits.sm_policy or old.sm_policy,
+            priority=limits.priority or old.priority,
         )
         for gpu, old, new in zip(gpus, before, given, strict=True)
     ]
 
 
-def _named(gpus: Sequence[Gpu], text: str | None, option: str) -> set[str]:
+def _named(gpus: Sequence[Gpu], given: PerDevice[T] | None, option: str) -> set[str]:
     """The GPUs that an option gives a value to, be it "no limit"."""
-    if text is None:
-        return set()
-    parsed = quota.parse_per_device(text, lambda value: value)
-    values = quota.values_on(parsed, gpus, option)
+    values = quota.values_on(given, gpus, option)
     return {gpu.uuid for gpu, value in zip(gpus, values, strict=True) if value is not None}

@@ -9,7 +9,7 @@ from vgpurun.errors import OptionError, SuspendError, VgpurunError
 from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.gpus import Gpu, read_use
 from vgpurun.inventory.reservations import Holder, all_holders
-from vgpurun.limits.model import Limits, check_limits, is_max
+from vgpurun.limits.model import Limits
 from vgpurun.suspend import relocation
 from vgpurun.suspend.defragment import Move, Wanted, cheapest
 from vgpurun.suspend.moving import check_move
@@ -32,9 +32,8 @@ class RoomFor:
         self, mem: str | None, sm: str | None, gpus: str | None, host: Sequence[Gpu], engine: "Engine | None"
     ) -> None:
         """`mem`, `sm` and `gpus` are as for `run`. Raises VgpurunError for what never fits, whatever moves."""
-        limits = Limits(mem, sm)
-        check_limits(limits)
-        if mem is not None and is_max(mem):
+        limits = Limits.read(mem, sm)
+        if limits.memory and any(each.most is None for each in limits.memory.values):
             raise OptionError("--mem max is whatever is free; give a size such as 12g or 50%")
         request = Request(limits, gpus)
         chosen = candidates(request, host)

@@ -301,7 +301,7 @@ def test_a_launch_waits_for_idle_ones_to_make_way_and_no_longer(
     monkeypatch.setattr(controller, "admission_lock", partial(lock.admission_lock, folder=folder))
     monkeypatch.setattr(guarded, "is_running", lambda: is_guarded)
     launch = Admission(
-        Request(Limits("5g")), make_gpus(1), Grant("ann"), None, 0, said.append, print, preempts_idle=True
+        Request(Limits.read("5g")), make_gpus(1), Grant("ann"), None, 0, said.append, print, preempts_idle=True
     )
     with pytest.raises(NoRoomError) as caught, launch.granted():
         pass

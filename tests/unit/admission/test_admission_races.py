@@ -48,7 +48,7 @@ class Launch:
         self.pid = str(pid)
         self.folder: StateFolder | None = None
         self.is_refused = False
-        request = Request(Limits(f"{OF_EACH.memory_bytes}"))
+        request = Request(Limits.read(f"{OF_EACH.memory_bytes}"))
         self.admission = Admission(request, GPUS, Grant("alice"), None, 0, print, print)
         self.steps = iter((self._look, self._take, self._confirm))
 
@@ -141,7 +141,7 @@ def test_two_changes_at_once_both_count(container: Container, monkeypatch: pytes
         yield
 
     monkeypatch.setattr(update, "lock_in_time", tell)
-    update.update(container, GPUS, Limits("3g"), admit)
+    update.update(container, GPUS, Limits.read("3g"), admit)
     second.join(60)
     assert limits_of(container) == Quota(3 * GIB, 50, paused=True)
 
@@ -169,7 +169,7 @@ def test_a_container_that_starts_during_a_change_is_not_forgotten(
         write(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(limits_file, "write_limits", write_limits)
-    update.update(container, GPUS, Limits("3g"), admit, lambda: list(there))
+    update.update(container, GPUS, Limits.read("3g"), admit, lambda: list(there))
     assert settled == [([Path("one")], 3 * GIB), ([Path("two")], 3 * GIB)]
 
 
@@ -181,7 +181,7 @@ def test_a_change_that_cannot_be_confirmed_is_taken_back(container: Container) -
         raise NoRoomError("another was faster", "try again")
 
     with pytest.raises(NoRoomError):
-        update.update(container, GPUS, Limits("3g"), admit)
+        update.update(container, GPUS, Limits.read("3g"), admit)
     assert limits_of(container) == Quota(2 * GIB, 50)
 
 

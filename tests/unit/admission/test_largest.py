@@ -50,7 +50,7 @@ def some_maxima() -> Maxima:
 
 
 def starts(gpu: int, capacities: list[GpuCapacity], grant: Grant, memory_bytes: int, sm_percent: int | None) -> bool:
-    limits = Limits(f"{memory_bytes}b", sm_percent and str(sm_percent))
+    limits = Limits.read(f"{memory_bytes}b", sm_percent and str(sm_percent))
     try:
         place(Request(limits, f"device={gpu}"), capacities, grant)
     except (NoRoomError, QuotaError, LimitError):

@@ -16,7 +16,7 @@ from vgpurun.errors import LimitError, NoRoomError
 from vgpurun.inventory.reservations import Holder
 from vgpurun.limits import limits_file, quota
 from vgpurun.limits.device_quotas import quotas_of, toolkit_variables
-from vgpurun.limits.model import Limits, check_limits, quotas_from_json, quotas_to_json
+from vgpurun.limits.model import Limits, quotas_from_json, quotas_to_json
 from vgpurun.limits.quota import Quota, parse_size
 
 GPU, OTHER = make_gpus(2)
@@ -24,14 +24,8 @@ BOTH = Quota(4 * GIB, guaranteed_bytes=2 * GIB)
 
 
 def resolved(memory: str | None, **environment: str) -> Quota:
-    (found,) = quota.resolve([GPU], memory, None, environment, [0])
+    (found,) = quota.resolve([GPU], Limits.read(memory).memory, None, environment, [0])
     return found
-
-
-def read(text: str) -> Quota:
-    """Read it as a launch does: first without any GPU."""
-    check_limits(Limits(text))
-    return resolved(text)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +40,7 @@ def read(text: str) -> Quota:
     ],
 )
 def test_reading(text: str, guaranteed: int | None, most: int) -> None:
-    assert read(text) == Quota(most, guaranteed_bytes=guaranteed)
+    assert resolved(text) == Quota(most, guaranteed_bytes=guaranteed)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +58,7 @@ def test_reading(text: str, guaranteed: int | None, most: int) -> None:
 )
 def test_mistakes(text: str, words: str) -> None:
     with pytest.raises(LimitError, match=words):
-        read(text)
+        resolved(text)
 
 
 def test_the_toolkits_variables_are_understood() -> None:
@@ -84,7 +78,7 @@ def test_the_toolkits_variables_are_understood() -> None:
 
 def test_the_toolkits_variables_are_set() -> None:
     def variables(memory: str | None) -> dict[str, str]:
-        return toolkit_variables(quotas_of([GPU, OTHER], Limits(memory)))
+        return toolkit_variables(quotas_of([GPU, OTHER], Limits.read(memory)))
 
     assert variables("2g:4g") == {"NVIDIA_GPU_MEMORY_LIMIT": "4096", "NVIDIA_GPU_MEMORY_REQUEST": "2048"}
     assert variables("0=1g,1=2g") == {"NVIDIA_GPU_MEMORY_LIMIT": "2048"}
@@ -95,7 +89,7 @@ def test_it_is_kept_and_shown(tmp_path: Path) -> None:
     path = tmp_path / "limits"
     path.write_bytes(limits_file.limits_bytes([(GPU.uuid, BOTH), (OTHER.uuid, Quota(GIB))]))
     assert limits_file.read_limits(path) == [(GPU.uuid, BOTH), (OTHER.uuid, Quota(GIB))]
-    assert quotas_from_json(quotas_to_json(quotas_of([GPU], Limits("2g:4g")))) == [(GPU.uuid, BOTH)]
+    assert quotas_from_json(quotas_to_json(quotas_of([GPU], Limits.read("2g:4g")))) == [(GPU.uuid, BOTH)]
     assert (quota.show_range(BOTH), quota.shortest_range(BOTH)) == ("2 GiB:4 GiB", "2g:4g")
     assert (quota.show_range(Quota(GIB)), quota.shortest_range(Quota())) == ("1 GiB", "")
 
@@ -115,20 +109,20 @@ def test_what_is_guaranteed_is_reserved() -> None:
     """Three of 2 to 4 GiB fit on 8 GiB beside one more of 2; what one uses beyond is not free meanwhile."""
     room = GpuCapacity(GPU, (share(), share(), share()), 0)
     assert (room.reserved_bytes, room.free_bytes) == (6 * GIB, 2 * GIB)
-    assert place(Request(Limits("2g:8g")), [room], Grant("alice")).limits.memory == "2g:8g"
+    assert place(Request(Limits.read("2g:8g")), [room], Grant("alice")).limits == Limits.read("2g:8g")
     with pytest.raises(NoRoomError, match="no room for --mem 3g:8g on GPU 0: 2 GiB is free"):
-        place(Request(Limits("3g:8g")), [room], Grant("alice"))
+        place(Request(Limits.read("3g:8g")), [room], Grant("alice"))
     borrowed = GpuCapacity(GPU, (share(4 * GIB), share(), share()), 4 * GIB)
     assert borrowed.free_bytes == 0
     with pytest.raises(NoRoomError):
-        place(Request(Limits("2g:8g")), [borrowed], Grant("alice"))
+        place(Request(Limits.read("2g:8g")), [borrowed], Grant("alice"))
 
 
 def test_a_default_is_lowered_to_the_users_most() -> None:
     """Quotas of users count what a container may have at most."""
     grant = Grant("alice", Maxima(memory_per_gpu=parse_size("3g")))
     room = [GpuCapacity(GPU, (), 0)]
-    for memory, lowered in (("2g:4g", "2147483648b:3221225472b"), ("3.5g:4g", "3221225472b"), ("1g:2g", "1g:2g")):
-        placed = place(Request(Limits(memory), defaults=frozenset({"mem"})), room, grant)
+    for memory, lowered in (("2g:4g", "2g:3g"), ("3.5g:4g", "3g"), ("1g:2g", "1g:2g")):
+        placed = place(Request(Limits.read(memory), defaults=frozenset({"mem"})), room, grant)
         assert placed.limits.memory is not None
-        assert placed.limits.memory.split("=")[-1] == lowered
+        assert placed.limits.memory.text.split("=")[-1] == lowered

@@ -47,7 +47,12 @@ def placed(
 ) -> Placement:
     known = {each.gpu.index: each for each in there}
     everywhere = [known.get(gpu.index, GpuCapacity(gpu, (), 0)) for gpu in GPUS]
-    return place(Request(Limits(mem, sm), **request), everywhere, grant or Grant("alice"))
+    return place(Request(Limits.read(mem, sm), **request), everywhere, grant or Grant("alice"))
+
+
+def memory_of(placement: Placement) -> str | None:
+    """Return --mem as it is after the placement."""
+    return placement.limits.memory and placement.limits.memory.text
 
 
 def indexes(*there: GpuCapacity, **request: Any) -> list[int]:
@@ -143,15 +148,14 @@ def test_little_outside_use_does_not_count_against_exact_shares() -> None:
     quarter = share(2, held=0)
     there = capacity(0, quarter, quarter, quarter, used=300 * MIB)
     assert indexes(there, mem="25%", gpus="device=0") == [0]
-    assert placed(there, mem="max", gpus="device=0").limits.memory == f"{GPUS[0].uuid}={2 * GIB - 300 * MIB}b"
+    assert memory_of(placed(there, mem="max", gpus="device=0")) == f"{GPUS[0].uuid}=1748m"
     assert "is free" in str(refusal(replace(there, used_bytes=500 * MIB), mem="25%", gpus="device=0"))
 
 
 def test_max_is_all_that_is_left_on_each() -> None:
     there = capacity(0, share(6)), capacity(1, share(1))
-    assert placed(*there, mem="max", gpus="2").limits.memory == (f"{GPUS[1].uuid}={7 * GIB}b,{GPUS[2].uuid}={8 * GIB}b")
-    limits = placed(*there, mem="0=MAX,1=2g").limits.memory
-    assert limits == f"{GPUS[0].uuid}={2 * GIB}b,{GPUS[1].uuid}=2g"
+    assert memory_of(placed(*there, mem="max", gpus="2")) == f"{GPUS[1].uuid}=7g,{GPUS[2].uuid}=8g"
+    assert memory_of(placed(*there, mem="0=MAX,1=2g")) == f"{GPUS[0].uuid}=2g,{GPUS[1].uuid}=2g"
     for overcommit in (False, True):
         full = capacity(0, FULL)
         assert "nothing is free" in str(refusal(full, mem="max", gpus="device=0", is_overcommit=overcommit))
@@ -212,9 +216,9 @@ def test_what_can_never_be_is_said_as_such() -> None:
 def test_a_gpu_that_is_too_small_or_in_mig_mode_is_passed_over() -> None:
     gpus = [replace(GPUS[0], memory_bytes=GIB), replace(GPUS[1], mig_enabled=True), GPUS[2]]
     there = [GpuCapacity(gpu, (), 0) for gpu in gpus]
-    assert place(Request(Limits("2g")), there, Grant("alice")).gpus == (GPUS[2],)
+    assert place(Request(Limits.read("2g")), there, Grant("alice")).gpus == (GPUS[2],)
     with pytest.raises(GpuError, match="MIG"):
-        place(Request(Limits("1g"), "3"), there, Grant("alice"))
+        place(Request(Limits.read("1g"), "3"), there, Grant("alice"))
 
 
 def granted(**maxima: Any) -> Grant:
@@ -380,26 +384,26 @@ ALL_DEFAULT = frozenset(("mem", "sm", "overcommit"))
         (
             {"memory_per_gpu": parse_size("25%")},
             {"mem": "4g"},
-            (2 * GIB, None),
+            ("2g", None),
             ["the default --mem is lowered to 2 GiB, the most for"],
         ),
-        ({"memory_per_gpu": parse_size("3g")}, {"mem": "max"}, (3 * GIB, None), []),
-        ({"memory": parse_size("2g")}, {"mem": "100%"}, (2 * GIB, None), ["the default --mem is lowered to 2 GiB"]),
+        ({"memory_per_gpu": parse_size("3g")}, {"mem": "max"}, ("3g", None), []),
+        ({"memory": parse_size("2g")}, {"mem": "100%"}, ("2g", None), ["the default --mem is lowered to 2 GiB"]),
         ({"overcommit": False}, {"is_overcommit": True}, (None, None), []),
     ],
     ids=str,
 )
 def test_a_default_is_lowered_to_what_the_user_may_have(
-    maxima: dict[str, Any], given: dict[str, Any], expected: tuple[Any, Any], words: list[str]
+    maxima: dict[str, Any], given: dict[str, Any], expected: tuple[str | None, str | None], words: list[str]
 ) -> None:
     grant = Grant("alice", Maxima(**maxima))
     found = placed(**given, grant=grant, defaults=ALL_DEFAULT)
-    texts = [text and text.rpartition("=")[2].removesuffix("b") for text in (found.limits.memory, found.limits.sm)]
-    assert texts == [None if each is None else str(each) for each in expected]
+    texts = [each and each.text for each in (found.limits.memory, found.limits.sm)]
+    assert tuple(text and text.rpartition("=")[2] for text in texts) == expected
     assert len(found.lowered) == len(words) and all(
         word in line for word, line in zip(words, found.lowered, strict=True)
     )
-    again = placed(mem=found.limits.memory, sm=found.limits.sm, grant=grant, gpus=given.get("gpus"))
+    again = placed(mem=texts[0], sm=texts[1], grant=grant, gpus=given.get("gpus"))
     assert again.limits == found.limits, "it is what can be reserved"
 
 
@@ -430,7 +434,7 @@ def test_a_default_is_not_lowered_to_what_is_left() -> None:
 def test_a_change_is_refused_by_what_it_makes_larger(mem: str | None, sm: str, asked: str) -> None:
     gpu = replace(GPUS[0], memory_bytes=16 * GIB)
     there = [GpuCapacity(gpu, (share(8, 60),), 0)]
-    request = Request(Limits(mem, sm), gpus=f"device={gpu.uuid}", before={gpu.uuid: Quota(GIB, 20)})
+    request = Request(Limits.read(mem, sm), gpus=f"device={gpu.uuid}", before={gpu.uuid: Quota(GIB, 20)})
     with pytest.raises(NoRoomError, match=f"no room for {asked} on GPU 0: "):
         place(request, there, Grant("alice"))
 
@@ -438,7 +442,7 @@ def test_a_change_is_refused_by_what_it_makes_larger(mem: str | None, sm: str, a
 def swapping(*there: GpuCapacity, mem: str, sm: str | None = None) -> Placement:
     known = {each.gpu.index: each for each in there}
     everywhere = [known.get(gpu.index, GpuCapacity(gpu, (), 0)) for gpu in GPUS]
-    return place(Request(Limits(mem, sm, swap=True), gpus="device=0"), everywhere, Grant("alice"))
+    return place(Request(Limits.read(mem, sm, swap=True), gpus="device=0"), everywhere, Grant("alice"))
 
 
 def test_those_that_take_turns_share_the_largest_of_their_reservations() -> None:
@@ -452,7 +456,7 @@ def test_those_that_take_turns_share_the_largest_of_their_reservations() -> None
         swapping(there, mem="1g", sm="81")
     with pytest.raises(NoRoomError, match="0 bytes is free"):
         placed(there, mem="1m", gpus="device=0")
-    assert swapping(there, mem="max").limits.memory == f"{GPUS[0].uuid}={7 * GIB}b"
+    assert memory_of(swapping(there, mem="max")) == f"{GPUS[0].uuid}=7g"
 
 
 def test_the_memory_of_turns_is_counted_once() -> None:
@@ -478,15 +482,15 @@ def test_one_that_is_suspended_has_no_part_in_the_turns() -> None:
 
 def test_turns_take_a_memory_limit_and_each_counts_for_the_quotas() -> None:
     with pytest.raises(LimitError, match="--swap takes turns with a memory limit"):
-        place(Request(Limits(swap=True), gpus="device=0"), [GpuCapacity(GPUS[0], (), 0)], Grant("alice"))
+        place(Request(Limits.read(swap=True), gpus="device=0"), [GpuCapacity(GPUS[0], (), 0)], Grant("alice"))
     grant = granted(memory_per_gpu=parse_size("10g"))
     there = [capacity(0, in_turns(6, user=grant.user))]
     with pytest.raises(NoRoomError, match="6 GiB of the 10 GiB"):
-        place(Request(Limits("6g", swap=True), gpus="device=0"), there, grant)
+        place(Request(Limits.read("6g", swap=True), gpus="device=0"), there, grant)
 
 
 def test_a_limit_of_one_that_takes_turns_grows_into_what_others_have_in_theirs() -> None:
     there = capacity(0, in_turns(7))
     before = {GPUS[0].uuid: Quota(2 * GIB, takes_turns=True)}
-    request = Request(Limits("6g", swap=True), gpus="device=0", before=before)
+    request = Request(Limits.read("6g", swap=True), gpus="device=0", before=before)
     assert place(request, [there], Grant("alice")).gpus == (GPUS[0],)

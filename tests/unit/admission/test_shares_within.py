@@ -44,29 +44,29 @@ HALF = Share(Path("/half"), ((UUIDS[0], Quota(4 * GIB, 50)), (UUIDS[1], Quota())
     ],
 )
 def test_percentages_are_of_the_share(memory: str | None, sm: str | None, first: Quota, second: Quota) -> None:
-    assert [each.quota for each in quotas_within(HALF, GPUS, Limits(memory, sm))] == [first, second]
+    assert [each.quota for each in quotas_within(HALF, GPUS, Limits.read(memory, sm))] == [first, second]
 
 
 @pytest.mark.parametrize(
-    ("limits", "words"),
+    ("written", "words"),
     [
-        (Limits("5g"), "--mem 5g is more than GPU 0 has"),
-        (Limits("max"), "'max'"),
-        (Limits("101%"), "more than the whole GPU"),
-        (Limits(sm_policy="burst"), "--sm-policy can only be set on the outer share"),
-        (Limits(priority="low"), "--priority can only be set on the outer share"),
-        (Limits("1g:2g"), "a guaranteed size can only be set on the outer share"),
-        (Limits("1g", oversubscribe="2g"), "--oversubscribe can only be set on the outer share"),
+        ({"memory": "5g"}, "--mem 5g is more than GPU 0 has"),
+        ({"memory": "max"}, "'max'"),
+        ({"memory": "101%"}, "more than the whole GPU"),
+        ({"sm_policy": "burst"}, "--sm-policy can only be set on the outer share"),
+        ({"priority": "low"}, "--priority can only be set on the outer share"),
+        ({"memory": "1g:2g"}, "a guaranteed size can only be set on the outer share"),
+        ({"memory": "1g", "oversubscribe": "2g"}, "--oversubscribe can only be set on the outer share"),
     ],
 )
-def test_what_a_part_cannot_have(limits: Limits, words: str) -> None:
+def test_what_a_part_cannot_have(written: dict[str, str], words: str) -> None:
     with pytest.raises(LimitError, match=words):
-        quotas_within(HALF, GPUS, limits)
+        quotas_within(HALF, GPUS, Limits.read(**written))
 
 
 def test_a_part_of_what_is_oversubscribed_may_have_what_is_seen() -> None:
     share = Share(Path("/share"), ((UUIDS[0], Quota(4 * GIB, virtual_bytes=6 * GIB)),))
-    (found,) = quotas_within(share, GPUS[:1], Limits("50%"))
+    (found,) = quotas_within(share, GPUS[:1], Limits.read("50%"))
     assert found.quota == Quota(3 * GIB)
     assert part_of(share.quotas[0][1], 0.5, 8 * GIB) == Quota(3 * GIB, 50)
 
@@ -100,8 +100,8 @@ def test_new_limits_leave_a_part_a_part(tmp_path: Path) -> None:
 
 def test_a_launch_in_a_share_becomes_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VGPURUN_MEM", "6g")  # a default of the configuration, which is for whole GPUs
-    assert Wanted.take(given(sm="50"), share=HALF) == WantedPart(HALF, Limits(None, "50"))
-    assert Wanted.take(given(slice_name="alice", mem="1g")) == WantedPart("alice", Limits("1g"))
+    assert Wanted.take(given(sm="50"), share=HALF) == WantedPart(HALF, Limits.read(None, "50"))
+    assert Wanted.take(given(slice_name="alice", mem="1g")) == WantedPart("alice", Limits.read("1g"))
     for option in ("wait", "place", "overcommit", "idle", "preempt_idle", "swap"):
         with pytest.raises(OptionError, match=f"--{option.replace('_', '-')} can only be set on the outer share"):
             Wanted.take(given(**{option: "1"}), share=HALF)
@@ -109,7 +109,12 @@ def test_a_launch_in_a_share_becomes_a_part_of_it(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("limits", "chosen", "indexes"),
-    [(Limits("1g"), None, [0, 1]), (Limits("1=1g"), None, [1]), (Limits(), UUIDS[1], [1]), (Limits(), "1", [0])],
+    [
+        (Limits.read("1g"), None, [0, 1]),
+        (Limits.read("1=1g"), None, [1]),
+        (Limits(), UUIDS[1], [1]),
+        (Limits(), "1", [0]),
+    ],
 )
 def test_the_gpus_are_those_of_the_share(limits: Limits, chosen: str | None, indexes: list[int]) -> None:
     assert [gpu.index for gpu in Nesting(HALF, limits, GPUS, chosen).look().gpus] == indexes
@@ -118,7 +123,7 @@ def test_the_gpus_are_those_of_the_share(limits: Limits, chosen: str | None, ind
 
 
 def test_a_container_gets_the_files_of_all_levels() -> None:
-    part = Part(quotas_within(HALF, GPUS, Limits("50%")), (Path("/slices/a"), Path("/outer")))
+    part = Part(quotas_within(HALF, GPUS, Limits.read("50%")), (Path("/slices/a"), Path("/outer")))
     launch = plan_launch(
         ContainerOptions("image"), Limits(), GPUS, DriverPlan("mount"), Path("/lib.so"), Path("/state/own"), part=part
     )
@@ -148,7 +153,7 @@ def test_a_container_is_known_by_the_mounts_that_it_has(tmp_path: Path) -> None:
 
 
 def test_a_process_gets_a_link_and_one_library() -> None:
-    part = Part(quotas_within(HALF, GPUS[:1], Limits("50%", "50")), (Path("/half"),))
+    part = Part(quotas_within(HALF, GPUS[:1], Limits.read("50%", "50")), (Path("/half"),))
     plan = plan_process(["true"], Limits(), GPUS[:1], True, "host", {}, Path("/lib.so"), Path("/s"), {}, None, part)
     assert plan.environment[f"{abi.ENV_SM_LIMIT}_0"] == "25" and plan.parents == (Path("/half"),)
     assert abi.Limits.from_buffer_copy(plan.state_files["etc/limits"]).has_parent == 1
@@ -168,7 +173,7 @@ def test_the_library_that_a_share_has_is_used_again(tmp_path: Path) -> None:
 def test_the_share_of_a_job_is_found_on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A slice may be mounted where a container has its own share; that of a container has no place that can be seen."""
     monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path / "state"))
-    quotas = quotas_of(GPUS[:1], Limits("2g", "50"))
+    quotas = quotas_of(GPUS[:1], Limits.read("2g", "50"))
     made = store.make("job", quotas, shared_files(quotas, DriverPlan("host")))
     inside = tmp_path / "inside"
     (inside / "run").mkdir(parents=True)

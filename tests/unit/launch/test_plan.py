@@ -60,7 +60,7 @@ def plan(
 ) -> LaunchPlan:
     return plan_launch(
         ContainerOptions("image", **options),
-        Limits(memory, sm),
+        Limits.read(memory, sm),
         make_gpus(gpus),
         driver,
         LIBRARY,
@@ -373,7 +373,7 @@ def test_dry_run_is_yaml_that_says_all_and_leaves_out_what_is_empty() -> None:
 
 def local(chosen: slice, memory: str | None = None, host: dict[str, str] | None = None) -> Any:
     gpus = make_gpus(3)[chosen]
-    return plan_process(("true",), Limits(memory), gpus, len(gpus) < 3, "host", {}, LIBRARY, STATE, host or {})
+    return plan_process(("true",), Limits.read(memory), gpus, len(gpus) < 3, "host", {}, LIBRARY, STATE, host or {})
 
 
 def test_a_local_process_sees_the_hosts_indexes_and_its_own_files() -> None:

@@ -10,7 +10,7 @@ from fakes import make_gpus
 from vgpurun.errors import LimitError
 from vgpurun.limits import limits_file, update
 from vgpurun.limits.model import DeviceQuota, Limits, quotas_from_json, quotas_to_json
-from vgpurun.limits.oversubscription import oversubscribe
+from vgpurun.limits.oversubscription import oversubscribe, parse_oversubscription
 from vgpurun.limits.quota import Quota
 
 GIB = 1 << 30
@@ -20,9 +20,14 @@ SHARE = Quota(memory_bytes=2 * GIB)
 
 def test_for_all_or_for_some() -> None:
     assert oversubscribe(GPUS, [SHARE, SHARE], None) == [SHARE, SHARE]
-    assert [each.virtual_bytes for each in oversubscribe(GPUS, [SHARE, SHARE], "8g")] == [8 * GIB] * 2
-    assert [each.virtual_bytes for each in oversubscribe(GPUS, [SHARE, Quota()], "0=8g")] == [8 * GIB, None]
-    (half,) = oversubscribe(GPUS[:1], [SHARE], "50%")
+    assert [each.virtual_bytes for each in oversubscribe(GPUS, [SHARE, SHARE], parse_oversubscription("8g"))] == [
+        8 * GIB
+    ] * 2
+    assert [each.virtual_bytes for each in oversubscribe(GPUS, [SHARE, Quota()], parse_oversubscription("0=8g"))] == [
+        8 * GIB,
+        None,
+    ]
+    (half,) = oversubscribe(GPUS[:1], [SHARE], parse_oversubscription("50%"))
     assert half.virtual_bytes == GPUS[0].memory_bytes // 2
 
 
@@ -38,12 +43,12 @@ def test_for_all_or_for_some() -> None:
 )
 def test_errors(share: Quota, text: str, words: str) -> None:
     with pytest.raises(LimitError) as error:
-        oversubscribe(GPUS[:1], [share], text)
+        oversubscribe(GPUS[:1], [share], parse_oversubscription(text))
     assert words in str(error.value)
 
 
 def test_the_files_and_the_label_keep_it(tmp_path: Path) -> None:
-    (seen,) = oversubscribe(GPUS[:1], [SHARE], "8g")
+    (seen,) = oversubscribe(GPUS[:1], [SHARE], parse_oversubscription("8g"))
     (tmp_path / "limits").write_bytes(limits_file.limits_bytes([(GPUS[0].uuid, seen), (GPUS[1].uuid, SHARE)]))
     label = quotas_to_json([DeviceQuota(GPUS[0], seen), DeviceQuota(GPUS[1], SHARE)])
     assert quotas_from_json(label) == [(GPUS[0].uuid, seen), (GPUS[1].uuid, SHARE)]
@@ -52,7 +57,7 @@ def test_the_files_and_the_label_keep_it(tmp_path: Path) -> None:
 
 def test_it_is_lifted_from_a_container_that_runs() -> None:
     oversubscribed = Quota(GIB, virtual_bytes=4 * GIB)
-    (lifted,) = update._changed([oversubscribed], GPUS[:1], Limits(oversubscribe="none"))
+    (lifted,) = update._changed([oversubscribed], GPUS[:1], Limits.read(oversubscribe="none"))
     assert lifted == Quota(GIB)
-    (kept,) = update._changed([oversubscribed], GPUS[:1], Limits(sm="50"))
+    (kept,) = update._changed([oversubscribed], GPUS[:1], Limits.read(sm="50"))
     assert kept == Quota(GIB, 50, virtual_bytes=4 * GIB)

@@ -23,20 +23,25 @@ from vgpurun.limits.quota import Quota
         (None, "default", SmPolicy.BURST),
         (None, " Force ", SmPolicy.HARD),
         (None, "DISABLE", SmPolicy.OFF),
-        ("burst", "force", SmPolicy.BURST),
-        ("hard", "nonsense", SmPolicy.HARD),
+        (SmPolicy.BURST, "force", SmPolicy.BURST),
+        (SmPolicy.HARD, "nonsense", SmPolicy.HARD),
     ],
 )
-def test_policy(option: str | None, variable: str | None, expected: SmPolicy) -> None:
+def test_policy(option: SmPolicy | None, variable: str | None, expected: SmPolicy) -> None:
     environment = {} if variable is None else {"GPU_CORE_UTILIZATION_POLICY": variable}
     assert choose_policy(option, environment) is expected
 
 
 @pytest.mark.parametrize(
     ("option", "variable", "expected"),
-    [(None, None, Priority.HIGH), (None, "0", Priority.HIGH), (None, "1", Priority.LOW), ("low", "0", Priority.LOW)],
+    [
+        (None, None, Priority.HIGH),
+        (None, "0", Priority.HIGH),
+        (None, "1", Priority.LOW),
+        (Priority.LOW, "0", Priority.LOW),
+    ],
 )
-def test_priority(option: str | None, variable: str | None, expected: Priority) -> None:
+def test_priority(option: Priority | None, variable: str | None, expected: Priority) -> None:
     assert choose_priority(option, {} if variable is None else {"CUDA_TASK_PRIORITY": variable}) is expected
 
 

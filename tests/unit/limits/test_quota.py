@@ -9,6 +9,7 @@ from fakes import GIB, make_gpus
 
 from support import CHECKOUT
 from vgpurun.errors import LimitError
+from vgpurun.limits.model import Limits
 from vgpurun.limits.quota import Quota, parse_limit, parse_per_device, parse_size, parse_sm, resolve
 
 DEVICE_BYTES = 8 * GIB
@@ -94,8 +95,8 @@ def test_values_for_devices_that_cannot_be_read(text: str) -> None:
 
 
 def quotas(memory: str | None = None, sm: str | None = None, **environment: str) -> list[Quota]:
-    gpus = make_gpus(2, first_index=2)
-    return resolve(gpus, memory, sm, environment, range(2))
+    limits = Limits.read(memory, sm)
+    return resolve(make_gpus(2, first_index=2), limits.memory, limits.sm, environment, range(2))
 
 
 def test_no_limit_at_all() -> None:

@@ -261,4 +261,4 @@ def test_the_defaults_of_the_configuration_are_not_a_slices(monkeypatch: pytest.
     monkeypatch.setenv("VGPURUN_MEM", "1g")
     assert Wanted.take(given(slice_name="alice")) == WantedSlice("alice")
     wanted = Wanted.take(given())
-    assert isinstance(wanted, Wanted) and wanted.limits == Limits("1g", None)
+    assert isinstance(wanted, Wanted) and wanted.limits == Limits.read("1g", None)

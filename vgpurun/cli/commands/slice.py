@@ -156,7 +156,7 @@ def update(
     from vgpurun.slices import store
     from vgpurun.slices.quotas import quotas_on
 
-    given = Limits(mem, sm, sm_policy, priority, oversubscribe)
+    given = Limits.read(mem, sm, sm_policy, priority, oversubscribe)
     if given == Limits() and users is None:
         raise OptionError("nothing to change; give --mem, --oversubscribe, --sm, --sm-policy, --priority or --users")
     gpus = visible_gpus(driver == "sim")

@@ -95,7 +95,7 @@ def smi(
     """
     if mem is not None or sm is not None:
         found = warned_of(survey_gpus(driver == "sim"))
-        placement = Placement(tuple(select_gpus(gpus, found.gpus)), Limits(mem, sm))
+        placement = Placement(tuple(select_gpus(gpus, found.gpus)), Limits.read(mem, sm))
         plan = of_chosen_gpus(plan_local(("nvidia-smi", *arguments), placement, found, driver, {}))
         return run_process(plan, prepare_process(plan))
     if arguments and arguments[0].startswith("-"):

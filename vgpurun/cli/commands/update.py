@@ -80,7 +80,7 @@ def update(
     from vgpurun.engine.containers import ContainerEngine, from_description
     from vgpurun.limits import update as limits
 
-    given = Limits(mem, sm, sm_policy, priority, oversubscribe)
+    given = Limits.read(mem, sm, sm_policy, priority, oversubscribe)
     if given == Limits():
         raise OptionError("nothing to change; give --mem, --oversubscribe, --sm, --sm-policy or --priority")
     gpus = visible_gpus(driver == "sim")

@@ -18,7 +18,7 @@ from vgpurun.host.gpu_names import select_gpus
 from vgpurun.host.gpus import Gpu
 from vgpurun.host.visible import visible_gpus
 from vgpurun.limits import quota
-from vgpurun.limits.model import DeviceQuota
+from vgpurun.limits.model import DeviceQuota, Limits
 from vgpurun.limits.quota import Quota, shortest_size, show_size
 from vgpurun.util.choices import DRIVER_MODES
 
@@ -110,7 +110,8 @@ def _have(image: str) -> None:
 def _limits(gpu: Gpu, mem: str | None, sm: str | None) -> Quota:
     if mem is None and sm is None:
         mem, sm = _DEFAULT_MEMORY if gpu.memory_bytes >= _SMALL_GPU_BYTES else "50%", _DEFAULT_SM
-    (limits,) = quota.resolve([gpu], mem, sm, {}, [0])
+    given = Limits.read(mem, sm)
+    (limits,) = quota.resolve([gpu], given.memory, given.sm, {}, [0])
     if limits == Quota():
         raise OptionError("there is no limit to try; give --mem, --sm or both")
     return limits
