@@ -23,7 +23,7 @@ from docker_command import docker_command
 from escapes import by_nix_loader
 from images import debian_tar
 from private_engine import fetched_engine
-from support import CHECKOUT
+from support import CHECKOUT, short_folder
 from support.debian_packages import tool, unpacked
 from vgpurun import abi
 from vgpurun.cdi.of_slices import TMPFILES
@@ -184,21 +184,22 @@ def test_an_image_with_musl_runs_and_nothing_is_limited_for_nothing_reaches_the_
 
 
 @pytest.fixture(scope="module")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def podman() -> Iterator[list[str]]:
     """Podman with a place of its own, and the tests' image as vgpurun-test.
 
     Its runtime is the private engine's: its own one, crun, refuses a machine that has both cgroup versions.
     """
     if os.geteuid() != 0:
         pytest.skip("an ordinary user's podman has no place for the slice's files")
-    place = tmp_path_factory.mktemp("podman")
-    command = [
-        tool("podman", "podman"), "--root", f"{place}/root", "--runroot", f"{place}/run", "--tmpdir", f"{place}/tmp",
-        "--cgroup-manager", "cgroupfs", "--runtime", str(fetched_engine() / "bin" / "runc"),
-    ]  # fmt: skip
-    subprocess.run([*command, "import", "--quiet", debian_tar(), "vgpurun-test"], check=True, capture_output=True)
-    yield command
-    subprocess.run([*command, "system", "reset", "--force"], check=False, capture_output=True)
+    with short_folder("vgpurun-podman-") as place:  # podman refuses a runroot of more than 50 characters
+        command = [
+            tool("podman", "podman"), "--root", f"{place}/root", "--runroot", f"{place}/run",
+            "--tmpdir", f"{place}/tmp", "--cgroup-manager", "cgroupfs",
+            "--runtime", str(fetched_engine() / "bin" / "runc"),
+        ]  # fmt: skip
+        subprocess.run([*command, "import", "--quiet", debian_tar(), "vgpurun-test"], check=True)
+        yield command
+        subprocess.run([*command, "system", "reset", "--force"], check=False, capture_output=True)
 
 
 def test_podman_run_gives_the_limits_and_shares_them_with_docker(
