@@ -108,16 +108,13 @@ def plan_local(
     preloaded = library.preloaded(host_environment) if placement.part else None
     plan = plan_process(
         command,
-        placement.limits,
-        placement.gpus,
+        placement,
         len(placement.gpus) < len(host.gpus) or bool(host.lost and not host_environment.get("CUDA_VISIBLE_DEVICES")),
         driver,
         driver_environment,
         preloaded or found.path,
         state.new_folder_path("local"),
         host_environment,
-        placement.joined,
-        placement.part,
         profiling,
     )
     plan = replace(plan, is_driver_held=not lacking_for_process(enforce, plan.quotas))

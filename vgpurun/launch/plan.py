@@ -5,11 +5,12 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vgpurun import __version__, abi
+from vgpurun.admission.placement import Placement
 from vgpurun.engine.labels import LABEL_HOLDS, LABEL_STATE, holds_label, state_label
 from vgpurun.errors import OptionError
 from vgpurun.host.drivers import DeviceRequest, DriverPlan
@@ -25,7 +26,7 @@ from vgpurun.limits.device_quotas import (
     taken_variables,
     toolkit_variables,
 )
-from vgpurun.limits.model import DeviceQuota, Joined, Limits, Part, quotas_to_json
+from vgpurun.limits.model import DeviceQuota, quotas_to_json
 from vgpurun.limits.nested import PARENT
 from vgpurun.limits.quota import Quota
 from vgpurun.options import ContainerOptions, Mount, mount_targets
@@ -88,49 +89,58 @@ class ProcessPlan:
         return quotas_to_json(self.quotas)
 
 
+@dataclass(frozen=True)
+class ImageFacts:
+    """An image's variables, and what is known of its C library and of the command in it, if anything is."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    libc: "Libc | None" = None
+    doubts: "Doubts | None" = None
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """This host's variables; whether a path is there, and whether all users could read a folder that is to be made."""
+
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    exists: Callable[[str], bool] = os.path.exists
+    is_readable: Callable[[Path], bool] = state.is_readable_by_all
+
+
 def plan_launch(
     options: ContainerOptions,
-    limits: Limits,
-    gpus: Sequence[Gpu],
+    placement: Placement,
     driver: DriverPlan,
     library: Path,
     state_folder: Path,
-    image_environment: Mapping[str, str] | None = None,
-    host_environment: Mapping[str, str] | None = None,
-    host_exists: Callable[[str], bool] = os.path.exists,
-    is_readable: Callable[[Path], bool] = state.is_readable_by_all,
-    joined: Joined | None = None,
-    part: Part | None = None,
+    image: ImageFacts,
+    host: HostFacts,
     profiling: "Profiling | None" = None,
-    libc: "Libc | None" = None,
-    doubts: "Doubts | None" = None,
     limits_device: DeviceRequest | None = None,
     is_movable: bool = False,
 ) -> LaunchPlan:
-    """Return the plan of a container. `host_exists` tells whether a path is on this host, `is_readable` whether all
-    users can read a folder that is to be made. `libc` is what is known of the image's C library, `doubts` of the
-    command, if anything is.
+    """Return the plan of a container.
+
     `limits_device` has the driver's own limits set, where there is a memory limit. `is_movable`: the driver's nodes are
     those of more GPUs than the container is to see.
 
-    The limits of a slice that is joined, or of a part of a share, take the place of `limits` and of those in the
-    environment.
+    The limits of a slice that is joined, or of a part of a share, take the place of the launch's own and of those in
+    the environment.
 
     Raises LimitError, GpuError, and OptionError for a mount over what is vgpurun's own.
     """
-    host_environment = os.environ if host_environment is None else host_environment
-    of_image = image_environment or {}
-    given = options.environment_over(own_variables(of_image))
+    gpus, joined, part = placement.gpus, placement.joined, placement.part
+    given = options.environment_over(own_variables(image.environment))
     of_share = joined or part
-    quotas = of_share.quotas if of_share else device_quotas(gpus, limits, given, range(len(gpus)))
+    quotas = of_share.quotas if of_share else device_quotas(gpus, placement.limits, given, range(len(gpus)))
     parents = part.parents if part else ()
-    mounts = _mounts(options, library, state_folder, joined.folder if joined else state_folder, host_exists, parents)
-    of_driver, needs_path = driver_mounts(driver, str(state_folder / _LINKS), options, host_exists, libc)
+    mounts = _mounts(options, library, state_folder, joined.folder if joined else state_folder, host.exists, parents)
+    of_driver, needs_path = driver_mounts(driver, str(state_folder / _LINKS), options, host.exists, image.libc)
     is_driver_held = limits_device is not None and any(each.quota.memory_bytes is not None for each in quotas)
     environment = {
-        **healing(of_image),
+        **healing(image.environment),
         **options.environment,
-        **_container_environment(options, driver, given, host_environment),
+        **_container_environment(options, driver, given, host.environment),
         **_loader_variables(mounts, needs_path, given),
         **_toolkit_variables(quotas, given),
         **({} if of_share else taken_variables(given)),
@@ -150,7 +160,7 @@ def plan_launch(
         labels={
             **options.labels,
             LABEL_STATE: state_label(state_folder, [str(mount.source) for mount in mounts]),
-            **({} if is_readable(state_folder) else {LABEL_HOLDS: holds_label(current_user(), quotas)}),
+            **({} if host.is_readable(state_folder) else {LABEL_HOLDS: holds_label(current_user(), quotas)}),
         },
         state_folder=state_folder,
         owner={
@@ -161,13 +171,17 @@ def plan_launch(
         },
         state_files={
             **({} if joined else shared_files(quotas, driver, bool(parents), is_movable)),
-            **_preload_file(libc),
+            **_preload_file(image.libc),
         },
         state_links={**_links(driver), **parent_link(parents)},
         warnings=(
             *_warnings_of_instances(gpus),
             *_warnings_of_limits(quotas, mounts, options.fields),
-            *(warnings_of_program(doubts, [each.quota for each in quotas], is_driver_held, given) if doubts else ()),
+            *(
+                warnings_of_program(image.doubts, [each.quota for each in quotas], is_driver_held, given)
+                if image.doubts
+                else ()
+            ),
         ),
         slice_folder=joined.folder if joined else None,
         profiling=profiling,
@@ -177,16 +191,13 @@ def plan_launch(
 
 def plan_process(
     command: Sequence[str],
-    limits: Limits,
-    gpus: Sequence[Gpu],
+    placement: Placement,
     hides_others: bool,
     driver: str,
     driver_environment: Mapping[str, str],
     library: Path,
     state_folder: Path,
     host_environment: Mapping[str, str],
-    joined: Joined | None = None,
-    part: Part | None = None,
     profiling: "Profiling | None" = None,
 ) -> ProcessPlan:
     """Return the plan of a process on this host. Raises LimitError and GpuError.
@@ -194,9 +205,10 @@ def plan_process(
     NVML shows the process all GPUs of the host; those that were not chosen are not in its limits file, which grants
     nothing of them. `hides_others`: there are such, and CUDA is not to see them.
     """
+    gpus, joined, part = placement.gpus, placement.joined, placement.part
     of_share = joined or part
     indexes = [gpu.index for gpu in gpus]
-    quotas = of_share.quotas if of_share else device_quotas(gpus, limits, host_environment, indexes)
+    quotas = of_share.quotas if of_share else device_quotas(gpus, placement.limits, host_environment, indexes)
     parents = part.parents if part else ()
     limits_folder = joined.folder if joined else state_folder
     environment = {

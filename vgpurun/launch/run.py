@@ -1,6 +1,6 @@
 """Runs a container from what was asked for: the engine, the library and the GPUs, in the order of their errors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from vgpurun.host.library import Library, find_library, find_simulated_driver
 from vgpurun.host.visible import visible_gpus
 from vgpurun.launch.committed import own_variables
 from vgpurun.launch.enforcement import check_host, enforcing_device
-from vgpurun.launch.plan import LaunchPlan, plan_launch
+from vgpurun.launch.plan import HostFacts, ImageFacts, LaunchPlan, plan_launch
 from vgpurun.limits import limits_file
 from vgpurun.limits.idle import idle_files
 from vgpurun.options import ContainerOptions
@@ -29,8 +29,6 @@ from vgpurun.util.times import parse_lifetime
 
 if TYPE_CHECKING:
     from vgpurun.admission.controller import AdmissionController
-    from vgpurun.engine.image_libc import Libc
-    from vgpurun.host.program import Doubts
     from vgpurun.launch.asking import Asked
     from vgpurun.launch.profiling import Profiling
 
@@ -85,7 +83,7 @@ class Launch:
             engine,
             facts,
             self._wanted.admission(environment, self._gpus, engine),
-            lambda place: self._plan(place, facts.result(), image.environment, library, libc, doubts),
+            lambda place: self._plan(place, facts.result(), ImageFacts(image.environment, libc, doubts), library),
             signals,
             warn,
         )
@@ -101,7 +99,7 @@ class Launch:
             warn(f"planned without an engine: {error}")
             facts, image = EngineFacts(), {}
             placement = self._admission(None, image).look()
-        return self._plan(placement, facts, image, library, is_dry_run=True)
+        return self._plan(placement, facts, ImageFacts(image), library, is_dry_run=True)
 
     def _admission(self, engine: Any, image_environment: dict[str, str]) -> "AdmissionController":
         environment = self._options.environment_over(own_variables(image_environment))
@@ -111,10 +109,8 @@ class Launch:
         self,
         placement: Placement,
         facts: EngineFacts,
-        image_environment: Mapping[str, str],
+        image: ImageFacts,
         library: Library,
-        libc: "Libc | None" = None,
-        doubts: "Doubts | None" = None,
         is_dry_run: bool = False,
     ) -> LaunchPlan:
         joined = placement.joined
@@ -124,17 +120,13 @@ class Launch:
         simulated = Path(driver.folder) if driver.mode == "sim" and driver.folder else None
         plan = plan_launch(
             self._options,
-            placement.limits,
-            placement.gpus,
+            placement,
             driver,
             library.path,
             state.new_folder_path(self._options.name),
-            image_environment,
-            joined=joined,
-            part=placement.part,
-            profiling=self._profiling,
-            libc=libc,
-            doubts=doubts,
+            image,
+            HostFacts(),
+            self._profiling,
             is_movable=is_movable,
             limits_device=enforcing_device(self._enforce, placement.gpus, facts, simulated, is_dry_run),
         )

@@ -12,12 +12,13 @@ from fakes import GIB, given, make_gpus
 from vgpurun import abi
 from vgpurun.admission import nesting
 from vgpurun.admission.nesting import Nesting, placed_share, share_on_host
+from vgpurun.admission.placement import Placement
 from vgpurun.admission.wanted import Wanted, WantedPart
 from vgpurun.engine.labels import read_record
 from vgpurun.errors import GpuError, LibraryError, LimitError, OptionError, SliceError
 from vgpurun.host import library
 from vgpurun.host.drivers import DriverPlan
-from vgpurun.launch.plan import plan_launch, plan_process
+from vgpurun.launch.plan import HostFacts, ImageFacts, plan_launch, plan_process
 from vgpurun.limits import limits_file
 from vgpurun.limits.device_quotas import quotas_of, shared_files
 from vgpurun.limits.model import Limits, Part
@@ -124,8 +125,9 @@ def test_the_gpus_are_those_of_the_share(limits: Limits, chosen: str | None, ind
 
 def test_a_container_gets_the_files_of_all_levels() -> None:
     part = Part(quotas_within(HALF, GPUS, Limits.read("50%")), (Path("/slices/a"), Path("/outer")))
+    placement, driver = Placement(tuple(GPUS), Limits(), part=part), DriverPlan("mount")
     launch = plan_launch(
-        ContainerOptions("image"), Limits(), GPUS, DriverPlan("mount"), Path("/lib.so"), Path("/state/own"), part=part
+        ContainerOptions("image"), placement, driver, Path("/lib.so"), Path("/state/own"), ImageFacts(), HostFacts()
     )
     mounts = {mount.target: (mount.source, mount.read_only) for mount in launch.mounts}
     for target, folder in (("", "/state/own"), ("/parent", "/slices/a"), ("/parent/parent", "/outer")):
@@ -154,7 +156,8 @@ def test_a_container_is_known_by_the_mounts_that_it_has(tmp_path: Path) -> None:
 
 def test_a_process_gets_a_link_and_one_library() -> None:
     part = Part(quotas_within(HALF, GPUS[:1], Limits.read("50%", "50")), (Path("/half"),))
-    plan = plan_process(["true"], Limits(), GPUS[:1], True, "host", {}, Path("/lib.so"), Path("/s"), {}, None, part)
+    placement = Placement(tuple(GPUS[:1]), Limits(), part=part)
+    plan = plan_process(["true"], placement, True, "host", {}, Path("/lib.so"), Path("/s"), {})
     assert plan.environment[f"{abi.ENV_SM_LIMIT}_0"] == "25" and plan.parents == (Path("/half"),)
     assert abi.Limits.from_buffer_copy(plan.state_files["etc/limits"]).has_parent == 1
 

@@ -14,13 +14,14 @@ from fakes import GIB, make_gpus
 
 import vgpurun
 from vgpurun import abi
+from vgpurun.admission.placement import Placement
 from vgpurun.cli.commands.smi import of_chosen_gpus
 from vgpurun.engine.image_libc import Libc
 from vgpurun.errors import GpuError, LimitError, OptionError
 from vgpurun.host.drivers import DriverPlan, EngineFacts, plan_driver
 from vgpurun.host.program import Doubts
 from vgpurun.launch.describe import to_yaml
-from vgpurun.launch.plan import LaunchPlan, plan_launch, plan_process, warnings_of_program
+from vgpurun.launch.plan import HostFacts, ImageFacts, LaunchPlan, plan_launch, plan_process, warnings_of_program
 from vgpurun.limits.model import Limits, quotas_from_json
 from vgpurun.limits.quota import Quota
 from vgpurun.options import ContainerOptions, Mount, Volume
@@ -60,16 +61,12 @@ def plan(
 ) -> LaunchPlan:
     return plan_launch(
         ContainerOptions("image", **options),
-        Limits.read(memory, sm),
-        make_gpus(gpus),
+        Placement(tuple(make_gpus(gpus)), Limits.read(memory, sm)),
         driver,
         LIBRARY,
         STATE,
-        image,
-        host or {},
-        on_host.__contains__,
-        lambda _: True,
-        libc=libc,
+        ImageFacts(image or {}, libc),
+        HostFacts(host or {}, on_host.__contains__, lambda _: True),
     )
 
 
@@ -351,7 +348,8 @@ def test_the_innermost_mount_counts() -> None:
 def test_what_the_engine_injects() -> None:
     gpus = make_gpus(2, first_index=1)
     cdi = plan_driver("auto", gpus, EngineFacts(cdi_devices=frozenset({"nvidia.com/gpu=1", "nvidia.com/gpu=2"})))
-    launch = plan_launch(ContainerOptions("image"), Limits(), gpus, cdi, LIBRARY, STATE, {}, {})
+    placement = Placement(tuple(gpus), Limits())
+    launch = plan_launch(ContainerOptions("image"), placement, cdi, LIBRARY, STATE, ImageFacts(), HostFacts({}))
     assert launch.driver == "cdi"
     assert [(r.driver, r.device_ids) for r in launch.device_requests] == [
         ("cdi", ("nvidia.com/gpu=1", "nvidia.com/gpu=2"))
@@ -372,8 +370,8 @@ def test_dry_run_is_yaml_that_says_all_and_leaves_out_what_is_empty() -> None:
 
 
 def local(chosen: slice, memory: str | None = None, host: dict[str, str] | None = None) -> Any:
-    gpus = make_gpus(3)[chosen]
-    return plan_process(("true",), Limits.read(memory), gpus, len(gpus) < 3, "host", {}, LIBRARY, STATE, host or {})
+    placement = Placement(tuple(make_gpus(3)[chosen]), Limits.read(memory))
+    return plan_process(("true",), placement, len(placement.gpus) < 3, "host", {}, LIBRARY, STATE, host or {})
 
 
 def test_a_local_process_sees_the_hosts_indexes_and_its_own_files() -> None:
