@@ -35,7 +35,7 @@ class Share:
 
 @dataclass(frozen=True)
 class GpuCapacity:
-    """One GPU, its shares, and what NVML sees in use, by programs outside of vgpurun too."""
+    """A GPU, its shares, and what NVML sees in use, by programs outside of vgpurun too."""
 
     gpu: Gpu
     shares: tuple[Share, ...]

@@ -24,7 +24,7 @@ _NOTHING: Mapping[str, Quota] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class _Sum:
-    """One maximum, what the launch needs of it and what the user's others have of it, in bytes, percent or pieces.
+    """A maximum, what the launch needs of it and what the user's others have of it, in bytes, percent or pieces.
 
     `before`: what of it the launch has already, where it is a change.
     """

@@ -15,7 +15,7 @@ _SECOND_LOOK_S = 0.2  # what was just ending or being swept at the first look is
 
 
 class Line:
-    """One launch's time in the queue: `wait_s` is how long it waits for one of these GPUs, 0 for not at all.
+    """A launch's time in the queue: `wait_s` is how long it waits for one of these GPUs, 0 for not at all.
 
     `asked`: what others see that it waits for. `folder`: None is that of all launches.
     """

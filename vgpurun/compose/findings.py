@@ -30,7 +30,7 @@ _OWN_VARIABLES = ("LD_PRELOAD", abi.ENV_USAGE_FILE)
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that does not do what it says. `node` is what stands in the file: an entry, or an item of a list."""
+    """A line that does not do what it says. `node` is what stands in the file: an entry, or an item of a list."""
 
     line: int
     shown: str

@@ -25,7 +25,7 @@ class Entry:
 
     @property
     def line(self) -> int:
-        """Where it stands, from 1."""
+        """Its line, from 1."""
         return int(self.key.start_mark.line) + 1
 
 

@@ -63,7 +63,7 @@ class Rewriter:
             self._insert(_lines_of(own[0])[1], [f"{' ' * column}{line}" for line in new])
 
     def _add_device(self, service: MappingNode, slice_name: str) -> None:
-        """As deep as the keys go that are there already, after what is in there."""
+        """Add it as deep as the keys go that are there already, after what is in there."""
         missing = ["deploy", "resources", "reservations", "devices"]
         mapping = service
         while (inner := entry(mapping, missing[0])) and inner.line - 1 not in self._gone:

@@ -90,7 +90,7 @@ def _size(text: str) -> "MemorySize":
 
 
 def _gpus(text: str) -> str:
-    """As --gpus takes it; a list of GPUs is read as device=."""
+    """Read what --gpus takes; a list of GPUs is read as device=."""
     if not re.fullmatch(r"all|(count=)?[0-9]+|(device=)?[\w:-]+(,[\w:-]+)*", text):
         raise ValueRefused(f"'{text}' is not all, a count, or a list of GPUs such as [0, 1]")
     return f"device={text}" if "," in text and not text.startswith("device=") else text

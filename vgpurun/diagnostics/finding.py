@@ -9,7 +9,7 @@ OK, WARNING, FAILED = "ok", "warn", "FAIL"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: its state, what was found, and what helps where it is not ok."""
+    """A thing that was looked at: its state, what was found, and what helps where it is not ok."""
 
     name: str
     status: str

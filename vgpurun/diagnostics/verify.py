@@ -42,7 +42,7 @@ _AGAIN_S = 3  # after which it is asked to end once more
 
 @dataclass(frozen=True)
 class Check:
-    """One attempt: what was tried, how it is judged, in words, and the figures in it."""
+    """An attempt: what was tried, how it is judged, in words, and the figures in it."""
 
     name: str
     status: str

@@ -1,4 +1,4 @@
-"""Where the Docker Engine is, as docker's own command line decides it, and whether it can be this host's."""
+"""The address of the Docker Engine, as docker's own command line decides it, and whether it can be this host's."""
 
 import json
 import os

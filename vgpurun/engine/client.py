@@ -109,12 +109,12 @@ class VgpurunContainer:
 
     @property
     def limits_folder(self) -> Path:
-        """Where its limits and usage are: its own state folder, or that of the slice that it has joined."""
+        """The folder of its limits and usage: its own state folder, or that of the slice that it has joined."""
         return Path(self.state_folder if self.is_part else self.record.slice_folder or self.state_folder)
 
     @property
     def tenant_folder(self) -> Path:
-        """Where the share is that takes turns with others: the outermost one."""
+        """The folder of the share that takes turns with others: the outermost one."""
         return Path(self.record.parents[-1]) if self.is_part else self.limits_folder
 
     @property

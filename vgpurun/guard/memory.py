@@ -198,7 +198,7 @@ class MemoryDuty(Duty):
             self._recorded -= {(one.id, one.run) for one in accused}
             self._settle(each.key, held)
             return
-        # Where all members of a slice are seen, nobody can say which one is at fault.
+        # All members of a slice are seen here, and nobody can say which one is at fault.
         verb = WARN if not offenders and len(each.containers) > 1 else self._policy
         for one in accused:
             stopped = self._state.stopped.get(one.id)

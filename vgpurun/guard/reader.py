@@ -112,7 +112,7 @@ class GuardReader:
         self._list_containers(now_s)
         if not self._has_listed:
             return None
-        # One that is gone by now holds nothing that anybody could take from it.
+        # A process that is gone by now holds nothing that anybody could take from it.
         held = {uuid: {pid: size for pid, size in by_pid.items() if self._programs[pid].started_ticks}
                 for uuid, by_pid in held.items()}  # fmt: skip
         return Snapshot(
@@ -303,7 +303,7 @@ class GuardReader:
             user, command = name_of(process.stat().st_uid), printable(read_text(process / "comm").rstrip("\n"))
         except (OSError, ValueError):
             return Program(pid, 0, None)  # it has ended
-        # It may itself name cgroups below its own like those of others.
+        # Its program may itself name cgroups below its own like those of others.
         ours = {id_: self._is_inside(pid, id_, is_listed) for id_ in ids & self._listed.keys()}
         inside = [id_ for id_, is_inside in ours.items() if is_inside]
         if inside or None in ours.values():

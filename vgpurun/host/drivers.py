@@ -194,7 +194,7 @@ def find_driver_folder() -> Path:
 
 
 def _loaded_nvml_folders() -> list[str]:
-    """Where the libnvidia-ml that answers this process comes from."""
+    """Return the path of the libnvidia-ml that answers this process."""
     maps = Path("/proc/self/maps").read_text(errors="replace")
     return list(dict.fromkeys(re.findall(r"(/\S*)/libnvidia-ml\.so[^/\n]*$", maps, re.MULTILINE)))
 

@@ -29,5 +29,5 @@ class Gpu:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where it stands among others, in NVML's order."""
+        """Its place among others, in NVML's order."""
         return self.index, self.mig_index or 0

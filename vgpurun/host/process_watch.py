@@ -30,7 +30,7 @@ class ProcessWatch:
 
     @property
     def pids(self) -> Set[int]:
-        """Those that were there when they were added, and had not ended at the last keep()."""
+        """The processes that were there when they were added, and had not ended at the last keep()."""
         return self._files.keys()
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ class Stopped:
 
 @dataclass(frozen=True)
 class Action:
-    """One thing to do to a container, or to a process outside: the verb, why, and to whom.
+    """A thing to do to a container, or to a process outside: the verb, why, and to whom.
 
     `container` is an id, empty for a process; `cgroup` is its folder, and `run` tells one start of it from the next;
     `folder` has its limits. `pid` and `started_ticks` are a process's. `words` are for the journal, after the name.

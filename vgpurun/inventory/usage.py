@@ -29,7 +29,7 @@ _SHORT_ID = 12  # characters of an id, as docker shows it
 
 @dataclass(frozen=True)
 class TenantDevice:
-    """One device of a tenant: its quota, and what it uses; None is what this user may not read.
+    """A device of a tenant: its quota, and what it uses; None is what this user may not read.
 
     `is_part`: of what is used of a slice, and its limits; then the reading has memory alone. `programs_bytes` is what
     the driver says that its programs hold, past the library too.

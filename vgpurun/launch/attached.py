@@ -22,7 +22,7 @@ _OF_TERMINAL = frozenset({signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT})
 
 
 class AttachedRun:
-    """One run of a container, from its start to its end or until it is left with the detach keys."""
+    """A run of a container, from its start to its end or until it is left with the detach keys."""
 
     def __init__(self, engine: LaunchEngine, container: str, options: ContainerOptions, signals: Signals) -> None:
         self._engine = engine

@@ -20,7 +20,7 @@ from vgpurun.options.mount_targets import has_place
 if TYPE_CHECKING:
     from vgpurun.engine.image_libc import Libc
 
-# Where LD_LIBRARY_PATH has to say it: another processor, another loader, no place among the user's mounts.
+# LD_LIBRARY_PATH has to say it here: another processor, another loader, no place among the user's mounts.
 DRIVER_FOLDER = f"{abi.CONTAINER_DIR}/driver"
 _LIBRARY_FOLDERS = (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64")
 _HWCAPS, _BEFORE_HWCAPS = "glibc-hwcaps/x86-64-v2", "tls"

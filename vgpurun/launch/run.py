@@ -75,7 +75,7 @@ class Launch:
                 self._profiling.check_for(container_user(self._options, image.user, files.read))
         libc, doubts = None, None
         if self._wanted.has_limits(environment):
-            # It may make a container to read from.
+            # This may make a container to read from.
             with signals.held(), ImageFiles(engine, image, self._options) as files:
                 libc = look(files, image, self._options, library)
                 doubts = first_program.look(files, image, self._options, environment)

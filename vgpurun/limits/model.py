@@ -48,7 +48,7 @@ class Limits:
 
 
 class DeviceQuota(NamedTuple):
-    """One chosen GPU and what the launch may use of it."""
+    """A chosen GPU and what the launch may use of it."""
 
     gpu: Gpu
     quota: Quota

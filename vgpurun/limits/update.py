@@ -57,7 +57,7 @@ class Limited(Protocol):
 
     @property
     def limits_folder(self) -> Path:
-        """Where its limits and usage are."""
+        """The folder of its limits and usage."""
 
 
 FindCgroups = Callable[[], Sequence[Path]]

@@ -1,4 +1,4 @@
-"""One look at the GPUs and at all that hold a part of them: what every metric and every sample is made of.
+"""A look at the GPUs and at all that hold a part of them: what every metric and every sample is made of.
 
 A source that fails (the engine, NVML, one container's files) takes its own part away and nothing else, and is counted.
 Data from containers is not trusted: texts are cut, numbers bounded, and one container's files cannot hide
@@ -40,7 +40,7 @@ _MAX_TEXT = 200  # characters of a label
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU of a tenant. `reading` is None where its usage cannot be read."""
+    """A GPU of a tenant. `reading` is None where its usage cannot be read."""
 
     tenant: "TenantSeen"
     gpu: Gpu
@@ -142,7 +142,7 @@ class GpuSeen:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One look at everything. `errors` counts by source since the start; `up` says which sources answered this time.
+    """A look at everything. `errors` counts by source since the start; `up` says which sources answered this time.
 
     `guard_actions` counts what the guard has done, by verb and cause. `held` is since this exporter began to look.
     """

@@ -11,7 +11,7 @@ MountType = str  # bind, volume, tmpfs, image, or what else the engine may know
 
 @dataclass(frozen=True)
 class Volume:
-    """One -v. Without a source it is an anonymous volume; a source that is no absolute path names a volume."""
+    """A -v. Without a source it is an anonymous volume; a source that is no absolute path names a volume."""
 
     source: str | None
     target: str
@@ -28,7 +28,7 @@ class Volume:
 
 @dataclass(frozen=True)
 class Mount:
-    """One --mount, or a file or folder that vgpurun itself brings. `options` are --mount's further keys and values."""
+    """A --mount, or a file or folder that vgpurun itself brings. `options` are --mount's further keys and values."""
 
     source: str | None
     target: str

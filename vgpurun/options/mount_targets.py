@@ -1,4 +1,4 @@
-"""Where our files can be mounted among the user's own mounts.
+"""The places at which our files can be mounted among the user's own mounts.
 
 A mount needs a file or folder to be mounted on. In the image's own file system the engine makes one; in a folder of
 the user's (-v /etc:/etc) it would make an empty file on the host, or fail where that is read-only. So there ours is

@@ -17,7 +17,7 @@ _RANGE = r"(?a)([0-9]+)(?:-([0-9]+))?"
 
 @dataclass(frozen=True)
 class Network:
-    """One --network: what the container is connected to, and how."""
+    """A --network: what the container is connected to, and how."""
 
     name: str
     aliases: tuple[str, ...] = ()

@@ -39,7 +39,7 @@ def by_name(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Flag:
-    """One option. `value` is help's word for its value, empty for a switch."""
+    """An option. `value` is help's word for its value, empty for a switch."""
 
     names: str
     value: str

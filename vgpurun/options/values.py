@@ -29,7 +29,7 @@ _BLANKS = " \t"
 DEFAULT_DETACH_KEYS = "ctrl-p,ctrl-q"
 _COMPONENT = "[A-Za-z0-9_.-]+"
 _SYSTEM = r"([A-Za-z0-9_-]+)(?:\([A-Za-z0-9_.%-]*(?:\+[A-Za-z0-9_.%-]+)*\))?"
-# As docker's library for platforms has them.
+# The names of docker's library for platforms.
 _SYSTEMS = (
     "aix", "android", "darwin", "dragonfly", "freebsd", "hurd", "illumos", "ios", "js", "linux", "nacl", "netbsd",
     "openbsd", "plan9", "solaris", "windows", "zos",

@@ -35,7 +35,7 @@ _MOST_TRACKED = 64
 
 @dataclass(frozen=True)
 class Lane:
-    """One lane: `parts` is the part of each bin in which it was busy."""
+    """A lane: `parts` is the part of each bin in which it was busy."""
 
     process: int  # index into Summary.processes
     kind: Kind

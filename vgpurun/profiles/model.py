@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 
 class CopyKind(Enum):
-    """Where a copy goes; the values are those of Alnair's timeline (and of cudaMemcpyKind)."""
+    """The direction of a copy; the values are those of Alnair's timeline (and of cudaMemcpyKind)."""
 
     HOST_TO_HOST = 0
     HOST_TO_DEVICE = 1
@@ -22,7 +22,7 @@ class CopyKind(Enum):
 
 
 class Call(NamedTuple):
-    """One call of the driver's API, as the host saw it."""
+    """A call of the driver's API, as the host saw it."""
 
     api: str
     start_ns: int
@@ -87,7 +87,7 @@ class KernelTotal:
 
 
 class ProcessProfile(Protocol):
-    """One process's records. The sequences are read from its file each time."""
+    """A process's records. The sequences are read from its file each time."""
 
     @property
     def pid(self) -> int:

@@ -90,7 +90,7 @@ def read_profiles(folder: Path, say: Callable[[str], None] | None = None) -> lis
 
 
 class FileProfile:
-    """One process's profile: the ProcessProfile of the model.
+    """A process's profile: the ProcessProfile of the model.
 
     Totals and names are those of the moment at which this was made; the records are read from the file each time.
 
@@ -204,7 +204,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _chunk_offsets(descriptor: int) -> Iterator[int]:
-    """Where there may be chunks: not in holes of the file, which have no bounds."""
+    """Return where there may be chunks: not in holes of the file, which have no bounds."""
     size = os.fstat(descriptor).st_size
     offset = layout.CHUNKS_OFFSET
     while offset + layout.CHUNK_SIZE <= size:

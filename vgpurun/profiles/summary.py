@@ -62,7 +62,7 @@ class WaitSummary:
 
 @dataclass(frozen=True)
 class ProcessSummary:
-    """One process in short."""
+    """A process in short."""
 
     pid: int
     command: str

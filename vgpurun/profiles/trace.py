@@ -24,7 +24,7 @@ _FIRST_TRACK = 1 << 23
 _COPY_TRACK = _FIRST_TRACK
 _WAIT_TRACK = _FIRST_TRACK + 0x100
 _STREAM_TRACK = _FIRST_TRACK + 0x1000
-# Where the counters of GPUs are: a process of their own, past the kernel's highest number.
+# The counters of GPUs have a process of their own, past the kernel's highest number.
 _DEVICE_PROCESS = _FIRST_TRACK
 _RATE_NS = 50_000_000  # a share over a shorter time says little
 

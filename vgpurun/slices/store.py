@@ -67,7 +67,7 @@ class Slice:
 
     @property
     def limits_folder(self) -> Path:
-        """Where its limits and usage are."""
+        """The folder of its limits and usage."""
         return self.folder
 
     @property

@@ -1,5 +1,7 @@
-"""Where limited programs on one GPU know of each other: a folder of each tenant, which is a container, a slice or a
-local process, in abi.LOCK_DIR. A tenant's programs write one file of their own there, and can only read all others.
+"""The folders by which limited programs on one GPU know of each other, in abi.LOCK_DIR.
+
+Each tenant, which is a container, a slice or a local process, has one. A tenant's programs write one file of their
+own there, and can only read all others.
 
     <abi.LOCK_DIR>/<hash>/   0755  the hash is of the state folder's path
                   limits     0644  a copy of the state folder's etc/limits: what the others are to believe of it

@@ -67,7 +67,7 @@ class _Said(NamedTuple):
 
 
 class Agent:
-    """One for the host. `say` hears of each thing that is done, and once of each trouble.
+    """The agent of the host. `say` hears of each thing that is done, and once of each trouble.
 
     `warn_of_end` tells what ends soon of that.
     """
@@ -314,7 +314,7 @@ class Agent:
         return self._last_busy_s(target, time.monotonic()), self._noted_s
 
     def _note_use(self, now_s: float) -> None:
-        """Where NVML does not tell what processes use of a GPU, nobody on it is idle."""
+        """Nobody is idle on a GPU of which NVML does not tell what processes use."""
         with_policy = list(self._with_policy.values())
         trouble = ""
         for gpu in self._gpus if with_policy else ():
@@ -357,7 +357,7 @@ class Agent:
             self._hear_of(ending_soon.__name__, _trouble_of(self._warn_of_ends))
             self._targets = [*of_containers(self._containers), *slices_and_processes()]
             self._watched = {each.id: each for each in self._targets if each.id in self._watched}
-            # One that is started again is as new: it was not idle while it did not run.
+            # A container that is started again is as new: it was not idle while it did not run.
             self._busy_s = {each.id: self._busy_s.get(each.id, now_s) for each in self._targets}
             self._warned &= self._busy_s.keys()
             self._stops = {id_: each for id_, each in self._stops.items() if id_ in self._busy_s}

@@ -22,7 +22,7 @@ _State = Mapping[str, GpuCapacity]
 
 
 class Move(NamedTuple):
-    """One share that leaves a GPU for another, with what it holds there."""
+    """A share that leaves a GPU for another, with what it holds there."""
 
     holder: Holder
     old: Gpu

@@ -36,7 +36,7 @@ class Hears(NamedTuple):
 
 
 class Swapper:
-    """One for the host."""
+    """The swapping of the host."""
 
     def __init__(self, gpus: Sequence[Gpu], libcuda: str, agent: Hears) -> None:
         self._gpus = gpus

@@ -143,7 +143,7 @@ def finish_locked(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints) -> 
     if found is None:
         if _suspended(target) == abi.NOT_SUSPENDED:
             return None
-        # It waits for its first turn; or the last step of all is left, or the record is damaged.
+        # The share waits for its first turn; or the last step of all is left, or the record is damaged.
         is_swapped = _suspended(target) == abi.SWAPPED
         processes = tuple(find(target.limits_folder, gpus_of(target, gpus)))
         found = Record(Phase.SUSPENDED if is_swapped else Phase.SUSPENDING, processes, is_swapped=is_swapped)

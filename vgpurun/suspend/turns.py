@@ -15,7 +15,7 @@ _IDLE_PART = 0.25  # of what an exchange takes, where that is more: else every p
 
 
 class Group(NamedTuple):
-    """One that takes turns, as it is now. `wants`: a call of it waits. `is_moving`: on its way in or out.
+    """A group that takes turns, as it is now. `wants`: a call of it waits. `is_moving`: on its way in or out.
 
     `busy_s` is when it was last seen to use the GPU, `seen_s` when that was last looked at: since then it may work.
     """

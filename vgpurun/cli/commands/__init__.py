@@ -1,1 +1,1 @@
-"""One module per verb: it reads the options, has the work done, and prints the result."""
+"""A module per verb: it reads the options, has the work done, and prints the result."""

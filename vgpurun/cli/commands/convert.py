@@ -60,7 +60,7 @@ def _convert(path: Path, write: bool) -> int:
 
 
 def _replace(path: Path, text: str) -> None:
-    """As a whole or not at all, with the mode that it has; a link stays one."""
+    """Write it as a whole or not at all, with the mode that it has; a link stays one."""
     real = path.resolve()
     with atomic_file(real, real.stat().st_mode & 0o7777) as half_made:
         half_made.write_text(text, encoding="utf-8")

@@ -17,7 +17,7 @@ from vgpurun.errors import ConfigError, LimitError
 from vgpurun.limits.quota import parse_limit, parse_share
 
 SLICE_PREFIX = "vgpurun.io/slice-"
-# As Kubernetes wants it of an extended resource: a domain that is not its own, and a name.
+# Kubernetes wants this of an extended resource: a domain that is not its own, and a name.
 _RESOURCE = re.compile(r"(?!kubernetes\.io/)[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?")
 _SLICE = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
 

@@ -18,7 +18,7 @@ from vgpurun.kubernetes.proto import (
 )
 from vgpurun.kubernetes.rpc import Server
 
-# As kubelet knows them: of each kind it takes the first that it speaks.
+# The names that kubelet knows: of each kind it takes the first that it speaks.
 VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", *dra_health.VERSIONS)
 _PLUGIN_TYPE = "DRAPlugin"
 _PLUGIN = [each.DESCRIPTOR.services_by_name["DRAPlugin"] for each in (dra_pb2, dra_v1beta1_pb2)]
