@@ -169,6 +169,16 @@ def test_a_server_that_hangs_is_asked_twice_at_most(
     assert server.asked <= 2
 
 
+def test_the_kernel_asks_after_a_server_that_an_idle_watch_hears_nothing_of(cluster: Cluster) -> None:
+    """Nobody else would: a load balancer, say, may have forgotten the connection."""
+    port = int(cluster._server.rpartition(":")[2])
+    with cluster.watching_slices("node-a"):
+        rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        timers = [row[5].split(":") for row in rows if int(row[2].rpartition(":")[2], 16) == port and row[3] == "01"]
+    assert [kind for kind, _ in timers] == ["02"]  # that of keepalive, in ticks of 10 ms
+    assert all(int(ticks, 16) <= 15 * 100 for _, ticks in timers)
+
+
 def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     for text in (None, "nonsense: [", "apiVersion: v1\nkind: Config\n"):
         path = tmp_path / "config"

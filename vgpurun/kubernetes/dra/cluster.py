@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from typing import Any
@@ -13,7 +14,14 @@ from vgpurun.util.extras import installing
 
 _CONNECT_S = 5
 _ANSWER_S = 15
-_WATCH_S = 300  # an idle watch whose connection is dead is noticed by then
+_WATCH_S = 1800  # as long as the watches of Kubernetes' own clients
+# The kernel notices within 30 s that an idle watch's connection is dead, and keeps it from being forgotten on the way.
+_KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
 _NOT_FOUND = 404
 _RESOURCES = "/apis/resource.k8s.io/v1"
 _SLICES = f"{_RESOURCES}/resourceslices"
@@ -26,6 +34,7 @@ class Cluster:
         try:
             import yaml
             from urllib3 import Retry
+            from urllib3.connection import HTTPConnection
 
             from kubernetes import client, config  # slow to import
         except ImportError as error:
@@ -46,6 +55,8 @@ class Cluster:
         self._server = settings.host
         # Not the client's own calls: the classes of objects that they know take a second of the processor, and 30 MB.
         self._connections = client.rest.RESTClientObject(settings).pool_manager
+        # Older clients leave socket options out of their settings.
+        self._connections.connection_pool_kw["socket_options"] = [*HTTPConnection.default_socket_options, *_KEEPALIVE]
 
     def claim(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Return a ResourceClaim, or None where there is none."""
@@ -68,7 +79,7 @@ class Cluster:
 
     @contextmanager
     def watching_slices(self, node: str) -> Iterator[Iterator[dict[str, Any]]]:
-        """Yield what happens to these slices, for some minutes; first come those that there are.
+        """Yield what happens to these slices, for half an hour; first come those that there are.
 
         Each event has its type and the slice, as `object`.
         """
