@@ -200,13 +200,3 @@ def test_the_pictures_show_what_was_measured() -> None:
 def test_commits_are_named_beside_measurements_alone(page: Path) -> None:
     words = re.findall(r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])[0-9a-f]{7}\b", page.read_text())
     assert page.name == "compute.md" or not words
-
-
-def test_no_comment_and_no_docstring_begins_with_who_what_or_of() -> None:
-    """Plain English names the actor first; so does a sentence within."""
-    files = subprocess.run(
-        ["git", "ls-files", "*.py", "*.c", "*.h"], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout.split()
-    begins = re.compile(r'(?:# |/\* | \* |""")(?:Who|What|Whose|Of) .*')
-    found = [f"{file}: {line}" for file in files for line in begins.findall((CHECKOUT / file).read_text())]
-    assert not found, "\n".join(found)
