@@ -229,7 +229,7 @@ def is_left_alone(applied: Applied, file: str, pod: dict[str, Any]) -> bool:
     ids=str,
 )
 def test_resources_of_hami_that_are_not_understood_stay(applied: Applied, limits: dict[str, str]) -> None:
-    assert is_left_alone(applied, HAMI, pod_with(limits))
+    assert is_left_alone(applied, HAMI, pod_with(limits, schedulerName="hami-scheduler"))
     if limits != {"cpu": "1"}:  # nor is the share beside them
         assert is_left_alone(applied, HAMI, pod_with(SHARE, limits, schedulerName="hami-scheduler"))
 
