@@ -17,7 +17,7 @@ static void begin(void) {
   model_go_on(&process->context);
 }
 
-struct model_process *model_start(int container, model_program *program, const void *argument, int64_t begin_ns) {
+static struct model_process *start(int container, model_program *program, const void *argument, int64_t begin_ns) {
   CHECK(model.process_count < MODEL_PROCESSES, "%d processes", model.process_count);
   struct model_process *process = calloc(1, sizeof *process);
   *process = (struct model_process){.slot = model.process_count, .container = container, .program = program};
@@ -25,7 +25,7 @@ struct model_process *model_start(int container, model_program *program, const v
   process->now_ns = MODEL_START_NS + begin_ns;
   process->random_state = ((uint64_t)model.random_state << 8) + (uint64_t)process->slot;
   process->stack = malloc(STACK_BYTES);
-  library_begin(process);
+  process->of = process;
   model.processes[model.process_count++] = process;
   getcontext(&process->context);
   process->context.uc_stack.ss_sp = process->stack;
@@ -34,8 +34,21 @@ struct model_process *model_start(int container, model_program *program, const v
   return process;
 }
 
+struct model_process *model_start(int container, model_program *program, const void *argument, int64_t begin_ns) {
+  struct model_process *process = start(container, program, argument, begin_ns);
+  library_begin(process);
+  return process;
+}
+
+struct model_process *model_start_thread(struct model_process *process, model_program *program, const void *argument) {
+  struct model_process *thread = start(process->container, program, argument, process->now_ns - MODEL_START_NS);
+  thread->of = process;
+  return thread;
+}
+
 void model_kill(struct model_process *process) {
-  process->dead = true;
+  for (int i = 0; i < model.process_count; i++)
+    model.processes[i]->dead |= model.processes[i]->of == process;
   model_drop(process, model.run_until_ns);
 }
 

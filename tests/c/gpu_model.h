@@ -1,6 +1,6 @@
 /*
  * GPUs and the processes that use them, on a time of their own: the real meter, gate, bucket and turns run in
- * coroutines, one for each process, and whoever is earliest goes on. The same seed gives the same run.
+ * coroutines, one for each process or thread, and whoever is earliest goes on. The same seed gives the same run.
  *
  * A GPU runs the work of one process at a time, and with work of several switches between them every MODEL_SLICE_NS,
  * which costs MODEL_SWITCH_NS. A kernel fills the GPU: those of several streams run one after the other, in the order
@@ -19,7 +19,7 @@
 
 #define MODEL_GPUS 2
 #define MODEL_STREAMS 128
-#define MODEL_PROCESSES 16
+#define MODEL_PROCESSES 40 /* and threads */
 #define MODEL_CONTAINERS 8
 #define MODEL_FLAGS 524288
 #define MODEL_SLICE_NS (2 * MS)
@@ -53,6 +53,9 @@ struct model_container *model_container(int number);
 
 /* A process of that container, which begins at begin_ns after the start. */
 struct model_process *model_start(int container, model_program *program, const void *argument, int64_t begin_ns);
+
+/* Another thread of the process, which is used like one; but what it works counts as its process's. */
+struct model_process *model_start_thread(struct model_process *process, model_program *program, const void *argument);
 
 /* Lets all run until that time after the start. */
 void model_run(int64_t until_ns);

@@ -6,8 +6,8 @@
 /* A stream's handle is its meter_stream's place in the process: that tells the GPU and the number. */
 static void find(void *handle, int *gpu, int *stream) {
   struct meter_stream **place = handle;
-  *gpu = (int)((place - &model.current->streams[0][0]) / MODEL_STREAMS);
-  *stream = (int)((place - &model.current->streams[0][0]) % MODEL_STREAMS);
+  *gpu = (int)((place - &model.current->of->streams[0][0]) / MODEL_STREAMS);
+  *stream = (int)((place - &model.current->of->streams[0][0]) % MODEL_STREAMS);
 }
 
 static void *record(void *handle) {

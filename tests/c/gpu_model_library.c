@@ -57,8 +57,8 @@ static bool is_limited(const struct model_container *container) {
 static bool is_measured(struct model_process *process, int gpu) {
   const struct model_container *container = &model.containers[process->container];
   struct turns *turns = &process->meters[gpu].turns;
-  if (process->now_ns >= process->refresh_at_ns[gpu]) {
-    process->refresh_at_ns[gpu] = process->now_ns + TURNS_KNOWN_NS;
+  if (model.current->now_ns >= process->refresh_at_ns[gpu]) {
+    process->refresh_at_ns[gpu] = model.current->now_ns + TURNS_KNOWN_NS;
     bool was_measured = process->measured[gpu];
     process->company[gpu] = false;
     if (container->policy != VGPU_SM_OFF) {
@@ -87,46 +87,47 @@ static void note_made(struct model_process *process, struct meter *meter) {
 }
 
 bool library_before_launch(struct model_process *process, int gpu, int stream, uint64_t work) {
-  struct meter *meter = &process->meters[gpu];
-  struct meter_stream **place = &process->streams[gpu][stream];
-  if (!is_measured(process, gpu))
+  struct model_process *of = process->of;
+  struct meter *meter = &of->meters[gpu];
+  struct meter_stream **place = &of->streams[gpu][stream];
+  if (!is_measured(of, gpu))
     return false;
   if (*place == NULL) {
     *place = meter_add_stream(meter, meter, place);
-    note_made(process, meter);
+    note_made(of, meter);
   }
   return *place != NULL && meter_launch(*place, work, meter->driver->now_ns());
 }
 
 void library_after_launch(struct model_process *process, int gpu, int stream) {
-  meter_launched(process->streams[gpu][stream]);
+  meter_launched(process->of->streams[gpu][stream]);
 }
 
 void library_before_wait(struct model_process *process, int gpu, int stream) {
-  if (process->streams[gpu][stream] != NULL)
-    meter_before_wait(process->streams[gpu][stream]);
+  if (process->of->streams[gpu][stream] != NULL)
+    meter_before_wait(process->of->streams[gpu][stream]);
 }
 
 void library_after_wait(struct model_process *process, int gpu, int stream) {
-  if (process->streams[gpu][stream] != NULL)
-    meter_after_wait(process->streams[gpu][stream], METER_STREAM_IS_IDLE, model_clock_ns());
+  if (process->of->streams[gpu][stream] != NULL)
+    meter_after_wait(process->of->streams[gpu][stream], METER_STREAM_IS_IDLE, model_clock_ns());
 }
 
 void library_before_wait_all(struct model_process *process, int gpu) {
-  meter_before_wait_all(&process->meters[gpu]);
+  meter_before_wait_all(&process->of->meters[gpu]);
 }
 
 void library_after_wait_all(struct model_process *process, int gpu) {
-  meter_after_wait_all(&process->meters[gpu], model_clock_ns());
+  meter_after_wait_all(&process->of->meters[gpu], model_clock_ns());
 }
 
 void library_after_poll(struct model_process *process, int gpu, bool is_done) {
   if (is_done)
-    meter_after_poll(&process->meters[gpu]);
+    meter_after_poll(&process->of->meters[gpu]);
 }
 
 void library_forget_stream(struct model_process *process, int gpu, int stream) {
-  if (process->streams[gpu][stream] != NULL)
-    meter_remove_stream(process->streams[gpu][stream]);
-  process->streams[gpu][stream] = NULL;
+  if (process->of->streams[gpu][stream] != NULL)
+    meter_remove_stream(process->of->streams[gpu][stream]);
+  process->of->streams[gpu][stream] = NULL;
 }

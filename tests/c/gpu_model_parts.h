@@ -36,7 +36,9 @@ struct queue {
   uint64_t launched;
 };
 
+/* Or a thread beside the first one of a process, of which it uses the queues and the library. */
 struct model_process {
+  struct model_process *of; /* itself, or a thread's */
   int slot, container;
   model_program *program;
   const void *argument;

@@ -97,7 +97,7 @@ static void wait_until(struct model_process *process, bool (*is_over)(struct mod
 }
 
 static bool has_at_most(struct model_process *process, int gpu, uint32_t most_pending) {
-  return process->queues[gpu].pending <= most_pending;
+  return process->of->queues[gpu].pending <= most_pending;
 }
 
 static bool is_empty(struct model_process *process, int gpu, uint32_t stream) {
@@ -131,7 +131,7 @@ void model_poll(struct model_process *process, int gpu) {
 }
 
 void model_watch(struct model_process *process, int gpu, int stream, uint32_t most_pending, int64_t left_ns) {
-  const struct lane *lane = &process->queues[gpu].lanes[stream];
+  const struct lane *lane = &process->of->queues[gpu].lanes[stream];
   model_advance(process->now_ns);
   while (model_pending(process, gpu, stream) > most_pending ||
          (model_pending(process, gpu, stream) == most_pending &&

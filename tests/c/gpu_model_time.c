@@ -6,10 +6,26 @@
 
 #define SYSTEM_CALL_NS 600
 
+/* No thread of this machine has such a number, and none is known to have ended. */
+static int32_t thread_of(const struct model_process *process) {
+  return -1 - process->slot;
+}
+
+/* By another thread of its process, which gets on within a claim that others wait for. */
+static bool is_held_up(const struct model_process *process) {
+  bool held_up = false;
+  for (int g = 0; g < MODEL_GPUS; g++) {
+    int32_t claimed_by = process->of->meters[g].turns.lock;
+    held_up |= claimed_by != 0 && claimed_by != thread_of(process);
+  }
+  return held_up;
+}
+
 static struct model_process *earliest(void) {
   struct model_process *found = NULL;
   for (int i = 0; i < model.process_count; i++)
-    if (!model.processes[i]->dead && (found == NULL || model.processes[i]->now_ns < found->now_ns))
+    if (!model.processes[i]->dead && !is_held_up(model.processes[i]) &&
+        (found == NULL || model.processes[i]->now_ns < found->now_ns))
       found = model.processes[i];
   return found;
 }
@@ -18,6 +34,8 @@ void model_go_on(ucontext_t *from) {
   struct model_process *next = earliest();
   model.current = next != NULL && next->now_ns < model.run_until_ns ? next : NULL;
   ucontext_t *to = model.current != NULL ? &model.current->context : &model.outside;
+  if (model.current != NULL)
+    claim_thread = thread_of(model.current);
   if (to != from)
     swapcontext(from, to);
 }

@@ -203,7 +203,7 @@ void model_advance(int64_t until_ns) {
 }
 
 void model_enqueue(struct model_process *process, int gpu, int stream, struct item item) {
-  struct queue *queue = &process->queues[gpu];
+  struct queue *queue = &process->of->queues[gpu];
   struct lane *lane = &queue->lanes[stream];
   model_advance(process->now_ns);
   CHECK(lane->head - lane->tail < MODEL_QUEUE, "process %d launches without end", process->slot);
@@ -217,7 +217,7 @@ void model_enqueue(struct model_process *process, int gpu, int stream, struct it
 }
 
 uint32_t model_pending(const struct model_process *process, int gpu, int stream) {
-  const struct lane *lane = &process->queues[gpu].lanes[stream];
+  const struct lane *lane = &process->of->queues[gpu].lanes[stream];
   return lane->head - lane->tail;
 }
 
