@@ -334,6 +334,24 @@ static void check_streams_come_and_go(void) {
   CHECK(meter->in_flight_batches == 0 && meter->in_flight_ns == 0, "nothing of it is in flight");
 }
 
+/* Another thread has had less, and a signal handler took it out of its wait for tokens: its place is kept for a while,
+ * unless it came so much later. */
+static void check_a_place_that_was_left(void) {
+  static const int64_t later_ns[] = {-MS, 20 * MS}, waits_ns[] = {60 * MS, 0};
+  for (int i = 0; i < 2; i++) {
+    start_over(50);
+    struct meter_stream *left = meter_add_stream(meter, &device, malloc(1));
+    launch(stream, MS, 1);
+    synchronize();
+    int64_t began_ns = now_ns;
+    left->waits_since_ns = began_ns + later_ns[i];
+    meter->waits_until_ns = left->waits_until_ns = began_ns + 60 * MS;
+    launch(stream, MS, 1);
+    int64_t waited_ns = now_ns - began_ns;
+    CHECK(llabs(waited_ns - waits_ns[i]) < MS, "waited for %lld us", (long long)waited_ns / 1000);
+  }
+}
+
 static void *live_on(void *thread) {
   __atomic_store_n((int32_t *)thread, claim_this_thread(), __ATOMIC_RELEASE);
   pause();
@@ -438,6 +456,7 @@ int main(int count, char **names) {
   CASE("streams of other threads") check_streams_of_other_threads();
   CASE("wait beside a capture") check_wait_beside_a_capture();
   CASE("streams come and go") check_streams_come_and_go();
+  CASE("a place that was left") check_a_place_that_was_left();
   CASE("a damaged bucket") check_damaged_bucket();
   CASE("waits for short work") check_waits_for_short_work();
   CASE("another GPU at work") check_the_other_gpu_is_told_now_and_then();

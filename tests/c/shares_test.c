@@ -1,4 +1,5 @@
 /* The shares that programs get of a GPU under limits, alone and with others, on simulated time. */
+#include "base/compiler.h"
 #include "cases.h"
 #include "check.h"
 #include "gpu_model.h"
@@ -162,6 +163,114 @@ static void check_processes_that_poll(void) {
       /* Four of the last kind all think at times, for longer than tokens are kept: with 40 ms they would get 49.7. */
       CHECK(sum > (k == 3 && count == 4 ? 47 : 48.5) && sum < 51, "%.2f %%", sum);
     }
+}
+
+/* ---- threads of one process -------------------------------------------------------------------------------------- */
+
+#define THREADS 32
+
+struct thread {
+  int64_t kernel_ns;
+  int streams;
+  bool waits; /* for each launch */
+};
+
+struct threads {
+  const char *name;
+  uint32_t percent;
+  int count;
+  struct thread first, others;
+  double least_part; /* of what another one has */
+  int64_t longest_ns;
+};
+
+static struct thread threads[THREADS];
+static int64_t launched_ns[THREADS]; /* what they have launched takes so long */
+
+static void run_thread(struct model_process *process) {
+  const struct thread *thread = model_argument(process);
+  int number = (int)(thread - threads), first_stream = number * (MODEL_STREAMS / THREADS);
+  for (int i = 0;; i = (i + 1) % thread->streams) {
+    model_launch(process, 0, first_stream + i, thread->kernel_ns);
+    launched_ns[number] += thread->kernel_ns;
+    if (thread->waits)
+      model_synchronize_stream(process, 0, first_stream + i);
+  }
+}
+
+/* From when they have paid for their first launches, of which nothing was known. */
+#define FROM_NS (8 * S)
+#define FOR_NS (6 * S)
+
+static void check_threads(const struct threads *its) {
+  struct model_process *processes[THREADS];
+  int64_t longest_ns = 0, least_ns = INT64_MAX, most_ns = 0, sum_ns = 0;
+  model_start_over(3);
+  model_container(0)->percent = its->percent;
+  for (int i = 0; i < its->count; i++) {
+    threads[i] = i == 0 ? its->first : its->others;
+    processes[i] =
+        i == 0 ? model_start(0, run_thread, &threads[i], 0) : model_start_thread(processes[0], run_thread, &threads[i]);
+  }
+  model_run(FROM_NS);
+  for (int i = 0; i < its->count; i++) {
+    launched_ns[i] = 0;
+    model_forget_stalls(processes[i]);
+  }
+  model_run(FROM_NS + FOR_NS);
+  for (int i = 0; i < its->count; i++) {
+    longest_ns = max(longest_ns, model_longest_launch_ns(processes[i]));
+    least_ns = min(least_ns, launched_ns[i]);
+    most_ns = max(most_ns, launched_ns[i]);
+    sum_ns += launched_ns[i];
+  }
+  double least = 100.0 * (double)least_ns / FOR_NS, most = 100.0 * (double)most_ns / FOR_NS;
+  double share = 100.0 * (double)sum_ns / FOR_NS;
+  printf("%s at %u: %.2f to %.2f %%, together %.2f, launches of %.1f ms\n", its->name, its->percent, least, most, share,
+         (double)longest_ns / 1e6);
+  CHECK(least > its->least_part * most, "%s: %.2f and %.2f %%", its->name, least, most);
+  CHECK(longest_ns < its->longest_ns, "%s: a launch took %lld ms", its->name, (long long)longest_ns / MS);
+  CHECK(share > its->percent - 1 && share < its->percent + 1, "%s: %.2f %%", its->name, share);
+}
+
+/* The one that waits comes to the gate when it is done, and not when there are tokens. */
+static void check_one_of_two_threads_waits_for_each_launch(void) {
+  static const struct threads cases[] = {
+      {"50 us", 20, 2, {50 * US, 1, false}, {50 * US, 1, true}, 0.8, 60 * MS},
+      {"50 us", 90, 2, {50 * US, 1, false}, {50 * US, 1, true}, 0.8, 60 * MS},
+      {"500 us", 20, 2, {500 * US, 1, false}, {500 * US, 1, true}, 0.8, 60 * MS},
+      {"500 us", 80, 2, {500 * US, 1, false}, {500 * US, 1, true}, 0.8, 60 * MS},
+      {"2 ms", 50, 2, {2 * MS, 1, false}, {2 * MS, 1, true}, 0.9, 60 * MS},
+      {"2 ms", 90, 2, {2 * MS, 1, false}, {2 * MS, 1, true}, 0.9, 60 * MS},
+      {"10 ms", 95, 2, {10 * MS, 1, false}, {10 * MS, 1, true}, 0.9, 60 * MS},
+      {"1 ms beside 10 ms that are waited for", 50, 2, {MS, 1, false}, {10 * MS, 1, true}, 0.8, 80 * MS},
+      {"10 ms beside 1 ms that is waited for", 90, 2, {10 * MS, 1, false}, {MS, 1, true}, 0.7, 80 * MS},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    check_threads(&cases[i]);
+}
+
+/* Even would be launches of 0.4 s, but of 32 threads 0.32, and of 4 less than 10 ms. */
+static void check_many_threads(void) {
+  static const struct threads cases[] = {
+      {"8 threads of 10 ms", 20, 8, {10 * MS, 1, false}, {10 * MS, 1, false}, 0.9, 600 * MS},
+      {"8 threads that wait for 10 ms", 20, 8, {10 * MS, 1, true}, {10 * MS, 1, true}, 0.9, 600 * MS},
+      {"32 threads of 2 ms", 20, 32, {2 * MS, 1, false}, {2 * MS, 1, false}, 0.7, 600 * MS},
+      {"32 threads that wait for 2 ms", 20, 32, {2 * MS, 1, true}, {2 * MS, 1, true}, 0.7, 600 * MS},
+      {"4 threads of 50 us", 50, 4, {50 * US, 1, false}, {50 * US, 1, false}, 0.9, 60 * MS},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    check_threads(&cases[i]);
+}
+
+static void check_threads_with_many_streams(void) {
+  static const struct threads cases[] = {
+      {"a thread with one stream and one with 4", 50, 2, {MS, 1, false}, {MS, 4, false}, 0.9, 60 * MS},
+      {"the first one waits", 50, 2, {MS, 1, true}, {MS, 4, false}, 0.9, 60 * MS},
+      {"the other one waits", 90, 2, {MS, 1, false}, {MS, 4, true}, 0.9, 60 * MS},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    check_threads(&cases[i]);
 }
 
 /* ---- those that disturb ------------------------------------------------------------------------------------------ */
@@ -508,6 +617,9 @@ int main(int count, char **names) {
   CASE("two processes of one container") check_two_processes_of_one_container();
   CASE("one of two processes waits for each launch") check_one_of_two_processes_waits_for_each_launch();
   CASE("processes that poll") check_processes_that_poll();
+  CASE("one of two threads waits for each launch") check_one_of_two_threads_waits_for_each_launch();
+  CASE("many threads") check_many_threads();
+  CASE("threads with many streams") check_threads_with_many_streams();
   CASE("pairs") check_pairs();
   CASE("policies") check_policies();
   CASE("what is not wanted is left") check_what_is_not_wanted_is_left();

@@ -6,7 +6,7 @@
 /* A turn is to be worth its hand-over: beside others a launch that has waited for tokens waits until it has these;
  * alone, where the GPU idles some microseconds each time that work begins, until it has waited for so long. */
 #define QUANTUM_NS 8000000LL
-#define MOST_AHEAD_NS (2 * TURNS_SLICE_NS) /* of the part of the container's GPU time that falls to a process */
+#define MOST_AHEAD_NS (2 * TURNS_SLICE_NS) /* in GPU time: a process of its part, or one thread of another */
 #define LONGEST_SLEEP_NS 50000000LL        /* after which the limit is looked at again: the host may have changed it */
 #define BESIDE_HIGHER_NS 250000LL /* of work at a time where high priority is there, which waits for what has begun */
 #define OVERRUN_TIMES 2           /* kernels of one name may take now one and now ten milliseconds */
@@ -18,7 +18,7 @@ struct wait {
   struct turns_view others; /* none, where no turns are taken */
   bool is_free; /* nothing holds it back: nobody else wants the GPU, and no share within the tenant has a limit */
   int slowest;  /* the bucket that has no tokens for the longest time */
-  int64_t cost_ns, now_ns, sleep_ns, tokens_ns, for_turn_ns;
+  int64_t cost_ns, began_ns, now_ns, sleep_ns, tokens_ns, for_turn_ns;
   bool took_turn;                   /* just now: it is not given away again before the launch */
   int64_t held_ns[VGPU_MAX_LEVELS]; /* by each bucket; all other waits are the tenant's */
   int noted;
@@ -229,21 +229,50 @@ static int64_t open_at_ns(struct wait *wait) {
   return latest_ns;
 }
 
+/* A thread takes what it has had from stream to stream: on many it has no more than another on one. */
+static void carry_account(struct meter_stream *stream) {
+  struct meter *meter = stream->meter;
+  uint32_t count = atomic_load(&meter->stream_count);
+  int64_t most_ns = get(meter->most_had_ns), had_ns = max(get(stream->had_ns), most_ns - MOST_AHEAD_NS);
+  for (uint32_t i = 0; i < count && had_ns < most_ns; i++)
+    if (meter_launched_here(meter->streams[i]))
+      had_ns = max(had_ns, get(meter->streams[i]->had_ns));
+  set(stream->had_ns, had_ns);
+}
+
+/* Among threads that wait for tokens the one goes first that has had least; to have waited for longer counts as to have
+ * had as much less, so that none waits for ever. A signal handler may take a thread out of its wait: its place is kept
+ * for as long as it could have slept, and some time more. */
+static bool is_next(const struct wait *wait) {
+  struct meter *meter = wait->meter;
+  uint32_t count = atomic_load(&meter->stream_count), percent = get(meter->buckets[wait->slowest].percent);
+  bool next = true;
+  for (uint32_t i = 0; i < count && next && get(meter->waits_until_ns) > wait->now_ns; i++) {
+    struct meter_stream *other = meter->streams[i];
+    int64_t later_ns = (get(other->waits_since_ns) - wait->began_ns) * percent / 100;
+    next = get(other->waits_until_ns) <= wait->now_ns || get(other->had_ns) + later_ns >= get(wait->stream->had_ns);
+  }
+  return next;
+}
+
 /* A process that has had less than its part of what the container had goes first: it waits for fewer tokens. If all
- * waited for as many, one and the same could be the first for seconds. */
+ * waited for as many, one and the same could be the first for seconds. Alone, that holds for its threads. */
 static int64_t quantum_ns(const struct wait *wait) {
   const struct meter_bucket *bucket = &wait->meter->buckets[wait->slowest];
+  int64_t behind_ns = get(wait->meter->most_had_ns) - get(wait->stream->had_ns);
   if (!wait->others.company)
-    return QUANTUM_NS;
+    return max(QUANTUM_NS - QUANTUM_NS * behind_ns / MOST_AHEAD_NS, 0);
   return bucket_wall_ns(QUANTUM_NS + QUANTUM_NS * get(bucket->ahead_ns) / MOST_AHEAD_NS, get(bucket->percent));
 }
 
 static bool has_tokens(struct wait *wait) {
   struct meter *meter = wait->meter;
   int64_t open_ns = wait->is_free ? 0 : open_at_ns(wait);
-  wait->sleep_ns = open_ns + (wait->tokens_ns > 0 ? quantum_ns(wait) : 0) - wait->now_ns;
-  if (wait->sleep_ns <= 0)
+  bool next = wait->is_free || is_next(wait);
+  wait->sleep_ns = open_ns + (wait->tokens_ns > 0 || !next ? quantum_ns(wait) : 0) - wait->now_ns;
+  if (wait->sleep_ns <= 0 && next)
     return true;
+  wait->sleep_ns = max(wait->sleep_ns, next ? 0 : METER_LATE_NS); /* the next one may be about to wake up */
   bool refreshes = get(meter->in_flight_batches) > 0 || gate_is_in_step(meter, wait->now_ns) || wait->terms.yields;
   wait->sleep_ns = min(wait->sleep_ns, refreshes ? METER_REFRESH_NS : LONGEST_SLEEP_NS);
   return false;
@@ -347,6 +376,9 @@ static enum obstacle obstacle(struct wait *wait) {
 static void wait_for(struct wait *wait, enum obstacle what) {
   struct meter *meter = wait->meter;
   int64_t until_ns = wait->now_ns + wait->sleep_ns;
+  set(wait->stream->waits_since_ns, wait->began_ns);
+  set(wait->stream->waits_until_ns, what == TOKENS ? until_ns + LONGEST_SLEEP_NS : 0);
+  set(meter->waits_until_ns, max(get(meter->waits_until_ns), get(wait->stream->waits_until_ns)));
   wait->took_turn = what == TURN;
   if (what == TURN)
     turns_take(&meter->turns);
@@ -387,8 +419,8 @@ static void note_wait(struct wait *wait) {
 
 struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns) {
   struct meter *meter = stream->meter;
-  struct wait wait = {.stream = stream, .meter = meter, .cost_ns = cost_ns};
-  int64_t began_ns = meter->driver->now_ns();
+  struct wait wait = {.stream = stream, .meter = meter, .cost_ns = cost_ns, .began_ns = meter->driver->now_ns()};
+  carry_account(stream);
   enum obstacle what;
   bool valve = false;
   while ((what = obstacle(&wait)) != NOTHING) {
@@ -404,10 +436,11 @@ struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns) {
     wait.held_ns[what == TOKENS ? wait.slowest : 0] += what != ROOM ? took_ns : 0;
     wait.for_turn_ns += what == TURN ? took_ns : 0;
   }
+  set(stream->waits_until_ns, 0);
   int64_t longest_ns = min(max(wait.for_turn_ns, get(meter->contention.turn_wait_ns)), TURNS_LONGEST_NS);
   set(meter->contention.turn_wait_ns, wait.others.company ? longest_ns : 0);
   note_wait(&wait);
-  note_release(meter, began_ns, valve);
+  note_release(meter, wait.began_ns, valve);
   gate_note_activity(meter, METER_BATCH_NS);
   set(stream->is_free, wait.is_free && !wait.others.company);
   return (struct batch){.open_until_ns = wait.others.company ? wait.now_ns + METER_BATCH_NS : INT64_MAX,

@@ -29,6 +29,8 @@ static void enter_flight(struct meter_stream *stream) {
     meter_drop(stream, batch);
   }
   add(meter->to_pay_ns, batch->paid_ns);
+  set(stream->had_ns, get(stream->had_ns) + batch->estimate_ns);
+  set(meter->most_had_ns, max(get(meter->most_had_ns), get(stream->had_ns)));
   meter_harvest(meter);
 }
 
@@ -207,14 +209,10 @@ HOT void meter_launched(struct meter_stream *stream) {
   meter_unclaim(stream);
 }
 
-static bool launched_here(struct meter_stream *stream) {
-  return get(stream->launcher) == claim_this_thread();
-}
-
 /* With the claim held, outside of a launch on the stream. A capture may have reached it by an event. */
 static bool may_touch(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
-  return launched_here(stream) && driver->is_here(get(stream->context)) && !driver->is_capturing(stream->handle);
+  return meter_launched_here(stream) && driver->is_here(get(stream->context)) && !driver->is_capturing(stream->handle);
 }
 
 /* Launches for which another thread has ended the batch are in none. */
@@ -243,10 +241,10 @@ void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t la
  * ago, or another thread launched there last; or where the driver is to be called with the stream's handle, and the
  * calling thread may not do that. */
 static bool claim_open(struct meter_stream *stream, int64_t age_ns, bool touches) {
-  if (!get(stream->open) || !launched_here(stream) || !meter_claim(stream))
+  if (!get(stream->open) || !meter_launched_here(stream) || !meter_claim(stream))
     return false;
   bool is_old = age_ns == 0 || stream->meter->driver->now_ns() - stream->batch.last_launch_ns >= age_ns;
-  bool mine = get(stream->open) && is_old && (touches ? may_touch(stream) : launched_here(stream));
+  bool mine = get(stream->open) && is_old && (touches ? may_touch(stream) : meter_launched_here(stream));
   if (mine)
     set(stream->open, false);
   else

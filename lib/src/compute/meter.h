@@ -93,6 +93,8 @@ struct meter_stream {
   int64_t previous_end_ns;       /* what has been harvested ended then: of the thread that harvests */
   struct batch ring[METER_RING]; /* in flight: closed, not yet settled */
   _Atomic uint32_t head, tail;
+  _Atomic int64_t had_ns; /* of the GPU, as launches usually take: by the thread that launched last */
+  _Atomic int64_t waits_since_ns, waits_until_ns; /* for tokens: before the latter it looks again, or waits no more */
 };
 
 /* A profile looks on. Called by any thread, one at a time for each batch; asks nothing of the driver. */
@@ -180,7 +182,9 @@ struct meter {
   _Atomic int64_t to_pay_ns;
   _Atomic int64_t in_flight_ns; /* as expected */
   _Atomic uint32_t in_flight_batches;
-  _Atomic int64_t progress_ns; /* when a batch was settled last, or the first one came into flight */
+  _Atomic int64_t most_had_ns;    /* by a thread */
+  _Atomic int64_t waits_until_ns; /* the last one of all streams */
+  _Atomic int64_t progress_ns;    /* when a batch was settled last, or the first one came into flight */
   struct meter_valve valve;
   struct meter_contention contention;
 

@@ -51,6 +51,10 @@ static inline void meter_for_each(struct meter *meter, void (*act)(struct meter_
     act(meter->streams[i]);
 }
 
+static inline bool meter_launched_here(struct meter_stream *stream) {
+  return get(stream->launcher) == claim_this_thread();
+}
+
 /* The context is destroyed, and its markers with it: they must not be touched any more. */
 static inline bool meter_is_destroyed(struct meter_stream *stream) {
   return get(stream->context) == NULL;
