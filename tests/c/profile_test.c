@@ -1,7 +1,8 @@
 /* The ring and the totals of a profile: what is dropped is counted, and what is counted is exact. */
 #include "cases.h"
 #include "check.h"
-#include "profile/kernels.h"
+#include "profile/groups.h"
+#include "profile/overlaps.h"
 #include "profile/records.h"
 
 #include <pthread.h>
@@ -182,47 +183,112 @@ static const struct profile_kernel *kernel_named(const char *name) {
   return NULL;
 }
 
-static uint64_t launches_of_named(const char *name) {
-  return launches_of((uint32_t)(kernel_named(name) - disk.file->kernels));
+/* ---- groups of launches ------------------------------------------------------------------------------------------ */
+
+#define US 1000LL
+#define MS 1000000LL
+
+static struct profile_work *known(uint64_t key, const char *name, int64_t usual_ns) {
+  struct profile_work *work = profile_kernels_name(key, name);
+  profile_kernels_learn(work, key, usual_ns, true);
+  return work;
 }
 
-static void launch(struct batch *batch, uint64_t function, int64_t expected_ns) {
-  profile_kernels_launch_begins(function);
-  profile_kernels_joined(batch, expected_ns);
-  profile_kernels_launch_ends(true);
+static void join(struct profile_group *group, struct profile_work *work, int64_t at_ns) {
+  profile_group_join(group, work, work->key, at_ns);
+  if (group->launches == 1)
+    group->returned_ns = at_ns;
+  group->closed_ns = at_ns;
 }
 
-static void a_batch_is_shared_out_by_what_was_expected(void) {
+static void a_group_is_shared_out_by_what_is_usual(void) {
   open_profile(8 << 20);
-  struct batch batch = {0};
-  profile_kernels_name(16, "short");
-  profile_kernels_name(32, "long");
-  profile_kernels_name(48, "long"); /* another function of that name, as of a second module */
-  HOLDS(profile_kernels_launch_begins(16) && !profile_kernels_launch_begins(64));
-  launch(&batch, 16, 100);
-  launch(&batch, 32, 200);
-  launch(&batch, 48, 100);
-  profile_kernels_measured(&batch, 800);
-  HOLDS(kernel_named("short")->gpu_ns == 200 && launches_of_named("short") == 1);
-  HOLDS(kernel_named("long")->gpu_ns == 600 && launches_of_named("long") == 2);
+  struct profile_group group = {0};
+  struct profile_work *two[] = {known(16, "short", 10 * US), known(32, "long", 30 * US)};
+  struct profile_work *same = known(48, "long", 10 * US); /* another of that name, as of a second module */
+  join(&group, two[0], 1 * MS);
+  join(&group, two[1], 1 * MS);
+  join(&group, same, 1 * MS);
+  struct profile_measure measure = profile_group_measure(&group, 2 * MS, 2 * MS + 100 * US);
+  HOLDS(measure.from_ns == 2 * MS && measure.to_ns == 2 * MS + 100 * US && measure.busy_ns == 100 * US);
+  profile_group_settle(&group, &measure, measure.busy_ns);
+  HOLDS(kernel_named("short")->gpu_ns == 20 * US && kernel_named("long")->gpu_ns == 80 * US);
+  profile_group_settle(&group, &measure, 50 * US); /* the rest was another stream's */
+  HOLDS(kernel_named("short")->gpu_ns == 30 * US && kernel_named("long")->gpu_ns == 120 * US);
+  HOLDS(two[0]->usual_ns == 10 * US && two[1]->usual_ns == 30 * US); /* nothing is learned of several */
+  close_profile();
+}
 
-  struct batch second = {0}; /* what is not expected has the rest */
-  launch(&second, 16, 100);
-  launch(&second, 64, 0);
-  profile_kernels_measured(&second, 1000);
-  HOLDS(kernel_named("short")->gpu_ns == 300);
-  HOLDS(kernel_named("(other kernels)")->gpu_ns == 900);
-
-  struct batch graph = {0}, dropped = {0};
-  launch(&graph, 0, 0);
-  profile_kernels_measured(&graph, 70);
-  HOLDS(kernel_named("(graphs)")->gpu_ns == 70);
-  launch(&dropped, 16, 100);
-  profile_kernels_measured(&dropped, 0);
-  HOLDS(kernel_named("short")->gpu_ns == 300 && launches_of_named("short") == 3);
-
+static void one_launch_tells_how_long_its_kernel_takes(void) {
+  open_profile(8 << 20);
+  struct profile_work *work = profile_kernels_name(16, "new");
+  struct profile_group group = {0};
+  join(&group, work, 1 * MS);
+  struct profile_measure measure = profile_group_measure(&group, 1 * MS, 1 * MS + 40 * US);
+  profile_group_settle(&group, &measure, 30 * US);
+  HOLDS(work->usual_ns == 0); /* it was not alone on the GPU */
+  profile_group_settle(&group, &measure, 40 * US);
+  HOLDS(work->usual_ns == 40 * US && kernel_named("new")->gpu_ns == 70 * US);
   profile_kernels_forget();
-  HOLDS(!profile_kernels_launch_begins(16));
+  HOLDS(profile_kernels_find(16) == NULL);
+  profile_group_settle(&group, &measure, 40 * US); /* it was unloaded meanwhile */
+  HOLDS(kernel_named("new")->gpu_ns == 110 * US);
+  close_profile();
+}
+
+/* The code of a kernel is loaded within its first launch. */
+static void loading_is_not_the_kernels(void) {
+  open_profile(8 << 20);
+  struct profile_work *work = profile_kernels_name(16, "new");
+  struct profile_group group = {0};
+  join(&group, work, 1 * MS);
+  group.returned_ns = group.closed_ns = 3 * MS;
+  struct profile_measure measure = profile_group_measure(&group, 1 * MS, 3 * MS + 40 * US);
+  HOLDS(measure.busy_ns == 40 * US && measure.from_ns == 3 * MS && !measure.is_sure);
+  measure = profile_group_measure(&group, 1 * MS, 2 * MS); /* it blocks until the kernel is done, and longer */
+  HOLDS(measure.busy_ns == 1 * MS && !measure.is_sure);
+  close_profile();
+}
+
+static void pauses_are_not_the_kernels(void) {
+  open_profile(8 << 20);
+  struct profile_work *work = known(16, "short", 20 * US);
+  struct profile_group group = {0};
+  for (int i = 0; i < 10; i++)
+    join(&group, work, i * 100 * US);
+  struct profile_measure measure = profile_group_measure(&group, 0, 920 * US);
+  HOLDS(measure.busy_ns == 200 * US && measure.to_ns == 920 * US && !measure.is_sure);
+  measure = profile_group_measure(&group, 0, 10 * MS); /* the last one took longer than usual */
+  HOLDS(measure.busy_ns == 9100 * US);
+  measure = profile_group_measure(&group, 5 * MS, 5 * MS + 300 * US); /* behind other work there was no pause */
+  HOLDS(measure.busy_ns == 300 * US && measure.from_ns == 5 * MS);
+  group.closed_ns = 50 * MS; /* nobody looked before: the stream was idle then */
+  measure = profile_group_measure(&group, 0, 50 * MS + 1 * US);
+  HOLDS(measure.busy_ns == 200 * US && measure.to_ns == 920 * US);
+  close_profile();
+}
+
+static void a_launch_that_failed_is_taken_back(void) {
+  open_profile(8 << 20);
+  struct profile_work *work = known(16, "short", 20 * US), *other = known(32, "other", 20 * US);
+  struct profile_group group = {0};
+  join(&group, work, 1);
+  join(&group, other, 2);
+  profile_group_take_back(&group, other);
+  profile_group_take_back(&group, other);
+  HOLDS(group.launches == 1 && group.usual_ns == 20 * US);
+  struct profile_measure measure = profile_group_measure(&group, 2, 2 + 30 * US);
+  profile_group_settle(&group, &measure, 30 * US);
+  HOLDS(kernel_named("short")->gpu_ns == 30 * US && kernel_named("other")->gpu_ns == 0);
+  close_profile();
+}
+
+static void different_work_has_bounded_room(void) {
+  open_profile(8 << 20);
+  struct profile_group group = {0};
+  for (uint64_t i = 1; i <= PROFILE_GROUP_PARTS; i++)
+    join(&group, known(i * 16, "same", US), 1);
+  HOLDS(profile_group_takes(&group, profile_kernels_find(16)) && !profile_group_takes(&group, known(7, "new", US)));
   close_profile();
 }
 
@@ -235,19 +301,39 @@ static void kernels_without_room_are_others(void) {
   }
   HOLDS(disk.file->header.kernel_count <= PROFILE_MAX_KERNELS);
   HOLDS(disk.file->header.names_used <= PROFILE_NAMES_SIZE);
-  struct batch batch = {0};
-  launch(&batch, 2ULL * PROFILE_MAX_KERNELS * 16 - 16, 10);
-  profile_kernels_measured(&batch, 10);
-  HOLDS(launches_of_named("(other kernels)") == 1);
+  struct profile_work *last = profile_kernels_find((2 * PROFILE_MAX_KERNELS - 1) * 16);
+  HOLDS(last->kernel == (uint32_t)(kernel_named("(other kernels)") - disk.file->kernels));
+  HOLDS(profile_kernels_graph(16)->kernel == (uint32_t)(kernel_named("(graphs)") - disk.file->kernels));
   close_profile();
 }
 
-static void a_run_outlasts_a_clock_that_goes_back(void) {
-  struct profile_record run = {.start_ns = 5000, .value = profile_run_value(7)};
-  profile_records_grow(&run, 4900, 0);
-  HOLDS(run.value == (7 << 16 | 1));
-  profile_records_grow(&run, 5300, 200);
-  HOLDS(run.value == (300ULL << 32 | 7 << 16 | 2) && run.duration_ns == 200);
+/* ---- times that overlap ------------------------------------------------------------------------------------------ */
+
+#define LENGTH 400
+
+static void each_time_is_counted_once(void) {
+  srand(1);
+  for (int round = 0; round < 2000; round++) {
+    struct overlaps overlaps = {0};
+    bool counted[LENGTH] = {false};
+    for (int i = 0; i < 30; i++) {
+      int64_t start = rand() % LENGTH, end = start + rand() % (LENGTH - start), own = 0;
+      for (int64_t at = start; at < end; at++) {
+        own += !counted[at];
+        counted[at] = true;
+      }
+      HOLDS(overlaps_add(&overlaps, (struct overlap){start, end}) == own);
+    }
+  }
+}
+
+/* Of what is no longer remembered apart, so much counts as was counted. */
+static void a_long_time_beside_many_short_ones(void) {
+  struct overlaps overlaps = {0};
+  int64_t count = 20 * OVERLAPS;
+  for (int64_t i = 0; i < count; i++)
+    HOLDS(overlaps_add(&overlaps, (struct overlap){i * 100, i * 100 + 20}) == 20);
+  HOLDS(llabs(overlaps_add(&overlaps, (struct overlap){0, count * 100}) - count * 80) <= count);
 }
 
 int main(int count, char **names) {
@@ -260,9 +346,15 @@ int main(int count, char **names) {
   CASE("what ended threads had is used again") what_ended_threads_had_is_used_again();
   CASE("a file that may not grow is a smaller ring") a_file_that_may_not_grow_is_a_smaller_ring();
   CASE("a folder that is none") a_folder_that_is_none();
-  CASE("a batch is shared out by what was expected") a_batch_is_shared_out_by_what_was_expected();
+  CASE("a group is shared out by what is usual") a_group_is_shared_out_by_what_is_usual();
+  CASE("one launch tells how long its kernel takes") one_launch_tells_how_long_its_kernel_takes();
+  CASE("loading is not the kernel's") loading_is_not_the_kernels();
+  CASE("pauses are not the kernels'") pauses_are_not_the_kernels();
+  CASE("a launch that failed is taken back") a_launch_that_failed_is_taken_back();
+  CASE("different work has bounded room") different_work_has_bounded_room();
   CASE("kernels without room are others") kernels_without_room_are_others();
-  CASE("a run outlasts a clock that goes back") a_run_outlasts_a_clock_that_goes_back();
+  CASE("each time is counted once") each_time_is_counted_once();
+  CASE("a long time beside many short ones") a_long_time_beside_many_short_ones();
   HOLDS(rmdir(folder) == 0);
   return cases_end();
 }

@@ -110,7 +110,7 @@ def training(
             at = made.call("cuLaunchKernel", at + 9_000, 5_000 + chance.randint(0, 3000))
             duration = chance.randint(400_000, 1_100_000)
             gpu_at = max(gpu_at, at)
-            made.span_list.append(GpuSpan(0, 7 if i % 6 else 8, gpu_at, duration, 1))
+            made.span_list.append(GpuSpan(0, 7 if i % 6 else 8, gpu_at, duration, 1, duration))
             gpu_at += duration
             busy += duration
         at = made.call("cuStreamSynchronize", at + 2000, max(1000, gpu_at - at - 2000))
@@ -233,8 +233,8 @@ def _records(made: MadeProfile, apis: Sequence[str]) -> Iterator[tuple[int, list
             ],
         )
     for span in made.span_list:
-        at = span.start_ns - BEGIN_NS
-        yield made.pid, [record(layout.SPAN, at, span.duration_ns, span.launches, span.stream, device=span.device)]
+        at, value = span.start_ns - BEGIN_NS, span.own_ns << 16 | span.launches
+        yield made.pid, [record(layout.SPAN, at, span.duration_ns, value, span.stream, device=span.device)]
     for wait in made.wait_list:
         yield wait.thread, [record(layout.WAIT, wait.start_ns - BEGIN_NS, wait.duration_ns, device=wait.device)]
     for sample in made.sample_list:

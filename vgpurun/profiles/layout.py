@@ -6,7 +6,7 @@ import ctypes
 import struct
 
 MAGIC = 0x464F525055504756
-FORMAT = 3
+FORMAT = 4
 SUFFIX = ".vgpuprofile"
 
 MAX_APIS = 320
@@ -27,9 +27,6 @@ SPAN = 2
 WAIT = 3
 SAMPLE = 4
 SAMPLE_MORE = 5
-RUN = 6
-RUN_IS_COUNTED = 1
-RUN_LAUNCHES = 65
 
 NO_COPY = 0
 HOST_TO_HOST = 1
@@ -40,8 +37,6 @@ BY_POINTERS = 5
 
 # struct profile_record, of which there may be millions: start, duration, value, stream, api, device, kind and copy.
 RECORD = struct.Struct("<QQQIHBB")
-# The value of a run: launches, the kernel's number, and from the first one's start to the last one's end.
-RUN_VALUE = struct.Struct("<HHI")
 # struct profile_total: calls, failed, bytes, duration and the longest.
 TOTAL = struct.Struct("<QQQQQ")
 # The beginning of struct profile_chunk: serial, thread, used, open, reserved.

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+MOST_KERNELS = 4094  # with names of their own in a profile
+OTHER_KERNELS = "(other kernels)"
+
 
 class CopyKind(Enum):
     """The direction of a copy; the values are those of Alnair's timeline (and of cudaMemcpyKind)."""
@@ -35,13 +38,14 @@ class Call(NamedTuple):
 
 
 class GpuSpan(NamedTuple):
-    """A time in which a stream kept the GPU busy with these launches, by the GPU's clock."""
+    """A time in which a stream had these launches on the GPU, by the GPU's clock: they worked, or waited for others."""
 
     device: int
     stream: int
     start_ns: int
     duration_ns: int
     launches: int
+    own_ns: int  # the part that counts for it: of streams that work at the same time, each for one of them
 
 
 class GateWait(NamedTuple):

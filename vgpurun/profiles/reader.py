@@ -10,7 +10,6 @@ import errno
 import os
 import re
 import stat
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -101,7 +100,6 @@ class FileProfile:
     def __init__(self, path: Path) -> None:
         self.path = path
         file = _read_fixed_part(path)
-        _count_open_runs(path, file)
         header = file.header
         self.pid: int = header.pid
         self.command = _text(header.command)
@@ -126,8 +124,8 @@ class FileProfile:
     def calls(self) -> Iterator[Call]:
         """Yield them in the order in which each thread made them."""
         apis, device_count = self._apis, len(self.devices)
-        for thread, start_ns, duration_ns, value, stream, api, device, kind in self._records(layout.CALL, layout.RUN):
-            call = Call(
+        for thread, start_ns, duration_ns, value, stream, api, device, kind in self._records(layout.CALL):
+            yield Call(
                 apis[api] if api < len(apis) else f"api {api}",
                 self._instant(start_ns),
                 min(duration_ns, MOST_NS),
@@ -137,15 +135,13 @@ class FileProfile:
                 device if device < device_count else -1,
                 stream,
             )
-            if kind & 15 == layout.RUN:
-                yield from _run(call)
-            else:
-                yield call
 
     def spans(self) -> Iterator[GpuSpan]:
         """Yield them in the order in which they were measured."""
-        for _, start_ns, duration_ns, launches, stream, _, device, _ in self._records(layout.SPAN):
-            yield GpuSpan(self._device(device), stream, self._instant(start_ns), min(duration_ns, MOST_NS), launches)
+        for _, start_ns, duration_ns, value, stream, _, device, _ in self._records(layout.SPAN):
+            own_ns, launches = min(value >> 16, duration_ns), value & 0xFFFF
+            at_ns, duration_ns = self._instant(start_ns), min(duration_ns, MOST_NS)
+            yield GpuSpan(self._device(device), stream, at_ns, duration_ns, launches, min(own_ns, MOST_NS))
 
     def waits(self) -> Iterator[GateWait]:
         """Yield them in the order in which they ended."""
@@ -238,45 +234,6 @@ def _read_fixed_part(path: Path) -> layout.File:
     return file
 
 
-def _count_open_runs(path: Path, file: layout.File) -> None:
-    """Add the runs of launches that the totals do not have yet: each can be the last record of a chunk."""
-    try:
-        with _open(path) as opened:
-            for offset in _chunk_offsets(opened.fileno()):
-                _, duration_ns, value, _, api, _, kind = _last_record(opened.fileno(), offset)
-                launches, kernel, _ = layout.RUN_VALUE.unpack(value.to_bytes(8, "little"))
-                if kind != layout.RUN or api >= layout.MAX_APIS or kernel >= layout.MAX_KERNELS:
-                    continue
-                total, launches = file.totals[0][api], min(launches, layout.RUN_LAUNCHES)
-                total.calls += launches
-                total.duration_ns += duration_ns
-                file.launches[0][kernel] += launches
-    except OSError as error:
-        raise ProfileError(f"profile {path}: {error.strerror}") from None
-
-
-def _last_record(descriptor: int, offset: int) -> tuple[int, ...]:
-    """Read the records of a chunk; all zeros when it has none."""
-
-    def read(form: struct.Struct, at: int) -> tuple[int, ...]:
-        return form.unpack(os.pread(descriptor, form.size, at).ljust(form.size, b"\0"))
-
-    serial, _, used, _ = read(layout.CHUNK_HEAD, offset)
-    if serial == 0 or not 0 < used <= layout.CHUNK_RECORDS:
-        return layout.RECORD.unpack(bytes(layout.RECORD.size))
-    return read(layout.RECORD, offset + layout.CHUNK_HEAD.size + (used - 1) * layout.RECORD.size)
-
-
-def _run(together: Call) -> Iterator[Call]:
-    """The launches of a run, as if they had come evenly."""
-    launches, _, lasts_ns = layout.RUN_VALUE.unpack(together.size_bytes.to_bytes(8, "little"))
-    launches = min(launches, layout.RUN_LAUNCHES)
-    each_ns = together.duration_ns // max(1, launches)
-    for i in range(launches):
-        start_ns = together.start_ns + i * max(0, lasts_ns - each_ns) // max(1, launches - 1)
-        yield together._replace(start_ns=start_ns, duration_ns=each_ns, size_bytes=0, kind=None)
-
-
 def _totals(file: layout.File, apis: Sequence[str]) -> list[ApiTotal]:
     """Sum up the functions that were called, over the slots; most of these are empty."""
     merged: dict[int, tuple[int, ...]] = {}
@@ -331,8 +288,6 @@ def _end_ns(fields: tuple[int, ...]) -> int:
     start_ns, duration_ns, *_, kind_and_copy = fields
     if kind_and_copy & 15 == layout.SAMPLE_MORE:
         return 0
-    if kind_and_copy & 15 == layout.RUN:
-        return start_ns + (fields[2] >> 32)
     return start_ns + (0 if kind_and_copy & 15 == layout.SAMPLE else duration_ns)
 
 

@@ -25,7 +25,7 @@ class DeviceSummary:
     memory_limit_bytes: int | None
     sm_limit_percent: int
     share: float | None
-    gpu_ns: int  # of the profiled processes, as measured at their streams
+    gpu_ns: int  # of the profiled processes, as measured at their streams: what overlaps is counted once
     used_bytes: Sequence[float | None]  # of all processes, profiled or not; by bins of Summary.fine
     own_bytes: Sequence[tuple[int, Sequence[float | None]]]  # by process
     memory_limits: Sequence[float | None]
@@ -124,21 +124,23 @@ class _Device:
         self.spans = Amounts(self.coarse)
 
     def summary(self, uuid: str) -> DeviceSummary:
-        is_counted = self.busy.grown() > 0
+        duration_ns = self.coarse.end_ns - self.coarse.begin_ns
+        gpu_ns = min(self.gpu_ns, duration_ns)  # processes may work at the same time
+        # Without a limit the container counts only while it shares the GPU.
+        is_counted = self.busy.grown() > 0 and (self.latest[2] < 100 or not gpu_ns)
         spans: list[float | None] = [*self.spans.parts()]
-        span_share = min(1.0, self.gpu_ns / (self.coarse.end_ns - self.coarse.begin_ns)) if self.gpu_ns else None
         return DeviceSummary(
             uuid,
             peak_bytes=self.peak[0],
             peak_at_ns=max(0, self.peak[1] - self.fine.begin_ns),
             memory_limit_bytes=self.latest[1],
             sm_limit_percent=self.latest[2],
-            share=self.busy.mean_rate() if is_counted else span_share,
-            gpu_ns=self.gpu_ns,
+            share=self.busy.mean_rate() if is_counted else gpu_ns / duration_ns if gpu_ns else None,
+            gpu_ns=gpu_ns,
             used_bytes=self.used.highest(),
             own_bytes=[(process, levels.highest()) for process, levels in self.own.items()],
             memory_limits=self.memory_limit.last(),
-            shares=self.busy.rates() if is_counted else spans if self.gpu_ns else [],
+            shares=self.busy.rates() if is_counted else spans if gpu_ns else [],
             sm_limits=self.sm_limit.last(),
         )
 
@@ -211,9 +213,10 @@ class _Reading:
         for span in profile.spans():
             if span.device < 0:  # which GPU it was is not known
                 continue
-            gpu_ns += span.duration_ns
-            devices[span.device].gpu_ns += span.duration_ns
-            devices[span.device].spans.add(span.start_ns, span.duration_ns, span.duration_ns)
+            gpu_ns += span.own_ns
+            devices[span.device].gpu_ns += span.own_ns
+            begin_ns = span.start_ns + span.duration_ns - span.own_ns  # before, it waited for others
+            devices[span.device].spans.add(begin_ns, span.own_ns, span.own_ns)
             self.lanes.span(number, numbers[span.device], span)
         return gpu_ns
 

@@ -105,7 +105,7 @@ def _spans(profile: ProcessProfile, pid: int, numbers: Sequence[int]) -> Iterato
             name = f"{_gpu(numbers, span.device)}, {stream} ({span.stream:#x})"
             yield _name("thread_name", pid, tracks[key], name)
         name = "1 launch" if span.launches == 1 else f"{span.launches} launches"
-        arguments = {"launches": span.launches}
+        arguments = {"launches": span.launches, "own_us": _us(span.own_ns)}
         yield _complete(pid, tracks[key], name, "gpu", span.start_ns, span.duration_ns, arguments)
 
 

@@ -3,6 +3,7 @@
 from datetime import datetime, timezone
 
 from vgpurun.limits.quota import show_size
+from vgpurun.profiles.model import MOST_KERNELS, OTHER_KERNELS
 from vgpurun.profiles.names import api_name
 from vgpurun.profiles.summary import DeviceSummary, Summary
 from vgpurun.profiles.units import show_count, show_share, show_time
@@ -51,6 +52,11 @@ def notices(summary: Summary) -> list[str]:
         found.append(
             f"{show_count(dropped)} of the oldest records were dropped, since the profile had reached its size: "
             "the tables of APIs and kernels count all, what is shown over time is of the rest."
+        )
+    if others := sum(kernel.launches for kernel in summary.kernels if kernel.name == OTHER_KERNELS):
+        found.append(
+            f"A profile has room for the names of {show_count(MOST_KERNELS)} kernels: "
+            f"{plural(others, 'launch', 'launches')} of others are listed together as {OTHER_KERNELS}."
         )
     if failed := [f"{api_name(api.api)} {_times(api.failed)}" for api in summary.apis if api.failed]:
         found.append(f"Calls that failed: {', '.join(failed[:6])}.")

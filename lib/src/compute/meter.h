@@ -97,7 +97,8 @@ struct meter_stream {
   _Atomic int64_t waits_since_ns, waits_until_ns; /* for tokens: before the latter it looks again, or waits no more */
 };
 
-/* A profile looks on. Called by any thread, one at a time for each batch; asks nothing of the driver. */
+/* Somebody looks on: at batches as well, or at waits alone (`joined` and `measured` are NULL). Called by any thread,
+ * one at a time for each batch; asks nothing of the driver. */
 struct meter_observer {
   void (*joined)(struct batch *batch, int64_t expected_ns); /* what the thread is launching; 0: not known yet */
   void (*measured)(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns);

@@ -45,7 +45,9 @@ struct meter_stream *meter_add_stream(struct meter *meter, void *context, void *
   struct meter_stream *stream = claim_unused(meter);
   bool fresh = stream == NULL && meter->stream_count < METER_MAX_STREAMS;
   if (fresh && (stream = aligned_alloc(_Alignof(struct meter_stream), sizeof *stream)) != NULL)
-    *stream = (struct meter_stream){.meter = meter, .observer = meter->observer};
+    *stream = (struct meter_stream){
+        .meter = meter,
+        .observer = meter->observer != NULL && meter->observer->joined != NULL ? meter->observer : NULL};
   if (stream != NULL) {
     set(stream->context, context);
     set(stream->handle, handle);

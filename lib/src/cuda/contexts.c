@@ -4,6 +4,7 @@
 #include "cuda/reserve.h"
 #include "device/suspension.h"
 #include "stream/meters.h"
+#include "stream/profile.h"
 #include "stream/streams.h"
 
 HOOK CUresult cuInit(unsigned flags) {
@@ -134,8 +135,11 @@ static CUresult destroy_context(CUcontext context, CUresult (*destroy)(CUcontext
   device_contexts_change();
   memory_begin_leaving(device, LEDGER_UNKNOWN_BYTES);
   struct streams_pause pause = streams_pause(device);
+  bool profile_paused = profile_is_on() && profile_streams_pause();
   CUresult result = destroy(context);
   bool ended = result == CUDA_SUCCESS || device_of_context(context) == NULL; /* the error may be that of its work */
+  if (profile_is_on())
+    profile_streams_resume(profile_paused, ended ? context : NULL);
   streams_resume(pause, ended ? context : NULL);
   return forget_context(device, context, result == CUDA_SUCCESS, result);
 }
@@ -158,9 +162,12 @@ static CUresult release_primary(CUdevice ordinal, CUresult (*release)(CUdevice))
   device_contexts_change();
   memory_begin_leaving(device, LEDGER_UNKNOWN_BYTES);
   struct streams_pause pause = streams_pause(device);
+  bool profile_paused = profile_is_on() && profile_streams_pause();
   CUresult result = release(ordinal);
   bool ended = device != NULL && !device_primary_is_active(ordinal);
   CUcontext context = ended ? __atomic_load_n(&device->primary_context, __ATOMIC_RELAXED) : NULL;
+  if (profile_is_on())
+    profile_streams_resume(profile_paused, context);
   streams_resume(pause, context);
   return forget_context(device, context, ended && result == CUDA_SUCCESS, result);
 }

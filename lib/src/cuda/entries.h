@@ -12,7 +12,6 @@
 
 #include "device/suspension.h"
 #include "profile/file.h"
-#include "stream/launch_runs.h"
 #include "stream/profile.h"
 #include "stream/streams.h"
 
@@ -24,10 +23,11 @@
 /* The way that looks at the call is a function of its own, so that no register is saved without it. */
 #define ENTRY(inner, name, parameters, arguments, ...)                                                                 \
   static __attribute__((noinline)) CUresult recorded_##name parameters {                                               \
-    launch_run_end(); /* before this call begins */                                                                    \
+    const struct profile_facts facts = {__VA_ARGS__};                                                                  \
+    profile_before_call(&facts);                                                                                       \
     int64_t start_ns = quick_clock_ns();                                                                               \
     CUresult result = inner(name) arguments;                                                                           \
-    profile_call(API_##name, start_ns, result, &(const struct profile_facts){__VA_ARGS__});                            \
+    profile_call(API_##name, start_ns, result, &facts);                                                                \
     return result;                                                                                                     \
   }                                                                                                                    \
   static __attribute__((noinline)) CUresult looked_at_##name parameters {                                              \
@@ -60,8 +60,12 @@
 
 #define BYTES(count) .bytes = (count)
 #define COPY(direction, count) .copy = PROFILE_##direction, .bytes = (count)
-#define STREAM(handle) .stream = legacy(handle)
-#define STREAM_PER_THREAD(handle) .stream = per_thread(handle)
+#define STREAM(handle) .stream = legacy(handle), .uses_stream = true
+#define STREAM_PER_THREAD(handle) .stream = per_thread(handle), .uses_stream = true
+#define LAUNCHES_ON(handle) .stream = (handle)
+#define ENDS_STREAM(handle) .stream = (handle), .ends_stream = true
+#define WAITS .waits = true
+#define CAPTURES .captures = true
 #define CHANGES_CONTEXT .changes_context = true
 #define ENDS_KERNELS .ends_kernels = true
 

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #define PROFILE_MAGIC 0x464f525055504756ULL /* "VGPUPROF" */
-#define PROFILE_FORMAT 3
+#define PROFILE_FORMAT 4
 #define PROFILE_SUFFIX ".vgpuprofile"
 
 #define PROFILE_MAX_APIS 320
@@ -35,15 +35,12 @@
 
 /* Kinds of records, with what their fields mean where it is not what their names say. */
 #define PROFILE_CALL 1
-#define PROFILE_SPAN 2   /* a stream kept the GPU busy; value: launches */
+/* A stream kept the GPU busy; value: how long it alone did, in nanoseconds, and launches, in 48 and 16 bits. Of times
+ * in which several streams did, each counts for one of them. */
+#define PROFILE_SPAN 2
 #define PROFILE_WAIT 3   /* a launch was held back */
 #define PROFILE_SAMPLE 4 /* at start_ns; value: bytes used by the container, stream: its compute limit in percent */
 #define PROFILE_SAMPLE_MORE 5 /* follows a sample; start_ns: its own bytes, duration_ns: its limit, value: busy_ns */
-/* Launches of a kernel one right after the other; duration_ns: of all of them; value: their number, the kernel's, and
- * from the first one's start to the last one's end, in 16, 16 and 32 bits. `copy` is 1 once the totals have them. */
-#define PROFILE_RUN 6
-#define PROFILE_RUN_IS_COUNTED 1
-#define PROFILE_RUN_LAUNCHES 65 /* at most */
 
 /* `copy`: what a call copies; 1 more than CopyKind of vgpurun/profiles/model.py. */
 #define PROFILE_NO_COPY 0

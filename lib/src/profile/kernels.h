@@ -1,30 +1,40 @@
-/* Kernels by name, in the profile: how often each was launched, and its part of the measured GPU time. */
+/*
+ * Kernels by name, in the profile: how often each was launched, and its GPU time. And what is launched, as far as that
+ * tells how long it takes: a kernel with a size of grid, or a graph.
+ */
 #ifndef VGPU_PROFILE_KERNELS_H
 #define VGPU_PROFILE_KERNELS_H
 
-#include "compute/meter.h"
 #include "profile/records.h"
+
+#include <stdatomic.h>
+
+struct profile_work {
+  _Atomic uint64_t key;     /* 0: free */
+  _Atomic uint32_t kernel;  /* in the file */
+  _Atomic uint32_t begun;   /* launches, for the choice of those that are measured alone */
+  _Atomic uint32_t learned; /* from so many that are certain */
+  _Atomic int64_t usual_ns; /* 0: not known yet */
+};
 
 /* From now on kernels are counted there. NULL: nowhere. */
 void profile_kernels_use(struct profile_disk *disk);
 
-/* Around a launch by this thread, which counts where it has joined a batch and gone well. False when the function is
- * not known: then it gets a name, of any length; NULL: its address. Function 0 is a graph. */
-bool profile_kernels_launch_begins(uint64_t function);
-void profile_kernels_name(uint64_t function, const char *name);
+/* What is known of a kernel with such a key, or NULL: then it gets a name, of any length; without one (NULL), its
+ * address. All that find no room have one work together. */
+struct profile_work *profile_kernels_find(uint64_t key);
+struct profile_work *profile_kernels_name(uint64_t key, const char *name);
 
-static inline void profile_kernels_launch_ends(bool well) {
-  if (profile_place.joined && well)
-    profile_records_count_launch(profile_place.kernel);
-}
+/* The same for a graph, which has no name. */
+struct profile_work *profile_kernels_graph(uint64_t key);
 
-/* Forgets the functions: those of a module go, and others may get their handles. */
+/* Forgets the kernels: those of a module go, and others may get their handles. */
 void profile_kernels_forget(void);
 
-/* Notes that this thread's launch joins a batch, and so much time of it is expected (0: not known). */
-void profile_kernels_joined(struct batch *batch, int64_t expected_ns);
+/* One launch of such work took so long, or nearly: that is forgotten when it is certain of another. Other work may have
+ * its place by now. */
+void profile_kernels_learn(struct profile_work *work, uint64_t key, int64_t took_ns, bool is_certain);
 
-/* Splits the time that a batch has taken among its kernels. */
-void profile_kernels_measured(const struct batch *batch, int64_t gpu_ns);
+void profile_kernels_add_time(uint32_t kernel, int64_t gpu_ns);
 
 #endif

@@ -45,20 +45,9 @@ static void drop(uint64_t records) {
   __atomic_add_fetch(&disk->file->header.dropped, records, __ATOMIC_RELAXED);
 }
 
-/* Its thread may have ended within a run, which is the last that it recorded. The file's content may not be ours. */
-static void count_run_left_behind(struct profile_chunk *chunk, uint32_t used) {
-  struct profile_record *last = &chunk->records[used - 1];
-  uint32_t kernel = (uint16_t)(last->value >> 16), launches = (uint16_t)last->value;
-  bool is_run = last->kind_and_copy == PROFILE_RUN && last->api < PROFILE_MAX_APIS && kernel < PROFILE_MAX_KERNELS;
-  if (is_run && launches > 0 && launches <= PROFILE_RUN_LAUNCHES)
-    profile_records_count_run(last, last->api, kernel, launches, last->duration_ns / launches);
-}
-
 /* A reader that meets it half way through finds another serial than before. */
 static void empty(struct profile_chunk *chunk, uint64_t serial) {
   uint32_t used = __atomic_load_n(&chunk->used, __ATOMIC_ACQUIRE);
-  if (chunk->serial != 0 && used > 0 && used <= PROFILE_CHUNK_RECORDS)
-    count_run_left_behind(chunk, used);
   if (chunk->serial != 0)
     drop(used < PROFILE_CHUNK_RECORDS ? used : PROFILE_CHUNK_RECORDS);
   __atomic_exchange_n(&chunk->serial, 0, __ATOMIC_SEQ_CST); /* before anything in it changes */
@@ -116,16 +105,4 @@ void profile_records_count_longest(uint64_t *longest_ns, uint64_t duration_ns) {
   while (longest < duration_ns &&
          !__atomic_compare_exchange_n(longest_ns, &longest, duration_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
     continue;
-}
-
-void profile_records_count_run(struct profile_record *run, uint32_t api, uint32_t kernel, uint32_t launches,
-                               uint64_t longest_ns) {
-  if (profile_place.totals == NULL)
-    profile_records_find_slot();
-  __atomic_store_n(&run->kind_and_copy, PROFILE_RUN | PROFILE_RUN_IS_COUNTED << 4, __ATOMIC_RELAXED);
-  struct profile_total *total = &profile_place.totals[api];
-  profile_add(&total->calls, launches);
-  profile_add(&total->duration_ns, run->duration_ns);
-  profile_records_count_longest(&total->longest_ns, longest_ns);
-  profile_add(&profile_place.launches[kernel], launches);
 }

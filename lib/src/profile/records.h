@@ -18,8 +18,6 @@ struct profile_place {
   bool shares_totals;
   struct profile_total *totals; /* NULL: not looked for yet */
   uint64_t *launches;           /* the same slot's */
-  uint32_t kernel;              /* that the thread launches */
-  bool joined;                  /* a batch, with that launch */
   bool knows_device;
   uint8_t device; /* the current one */
 };
@@ -82,21 +80,10 @@ static inline void profile_add(uint64_t *word, uint64_t value) {
     profile_set(word, __atomic_load_n(word, __ATOMIC_RELAXED) + value);
 }
 
-/* The value of a run that has no launch yet. */
-static inline uint64_t profile_run_value(uint16_t kernel) {
-  return (uint64_t)kernel << 16;
+/* The value of a span. */
+static inline uint64_t profile_span_value(uint64_t own_ns, uint32_t launches) {
+  return own_ns << 16 | launches;
 }
-
-/* A run has got one more launch, which ended at that time: before it began, where the clock has gone back a little. */
-static inline void profile_records_grow(struct profile_record *run, int64_t end_ns, uint64_t duration_ns) {
-  uint64_t lasts_ns = end_ns > (int64_t)run->start_ns ? (uint64_t)end_ns - run->start_ns : 0;
-  profile_set(&run->value, (uint32_t)(run->value + 1) | lasts_ns << 32);
-  profile_set(&run->duration_ns, run->duration_ns + duration_ns);
-}
-
-/* A run is over: now the totals have it. */
-COLD void profile_records_count_run(struct profile_record *run, uint32_t api, uint32_t kernel, uint32_t launches,
-                                    uint64_t longest_ns);
 
 COLD void profile_records_count_longest(uint64_t *longest_ns, uint64_t duration_ns);
 

@@ -4,7 +4,7 @@
 #include "base/claim.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "stream/launch_runs.h"
+#include "stream/profile.h"
 #include "turns/turns_file.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static struct meter_terms terms_of(const void *owner) {
   }
   if (process_is_suspended())
     suspension_ask();
-  terms.yields = terms.percents[0] >= VGPU_NO_SM_LIMIT; /* measured for the profile alone */
+  terms.yields = terms.percents[0] >= VGPU_NO_SM_LIMIT;
   if (limits.sm_policy == VGPU_SM_OFF)
     return terms;
   if (meter == NULL || !meter->takes_turns) /* then nobody knows who else wants the GPU: the limit holds always */
@@ -160,15 +160,13 @@ struct meter *meters_current(void) {
   if (device == NULL || device->number < 0)
     return NULL;
   bool in_company = __atomic_load_n(&device->in_company, __ATOMIC_RELAXED);
-  return is_measured(device) || in_company || profile_is_on() ? meter_of(device) : NULL;
+  return is_measured(device) || in_company ? meter_of(device) : NULL;
 }
 
 /* ---- company ---------------------------------------------------------------------------------------------------- */
 
 /* Nothing is measured from now on: what is open would grow with what is not. */
 static void leave_off(struct meter *meter) {
-  if (meter->observer != NULL)
-    return;
   meter_end_all(meter);
   meter_harvest(meter);
 }
@@ -210,7 +208,6 @@ bool meters_refresh_company(int64_t now_ns) {
 
 void meters_harvest_all(void) {
   struct device *device;
-  launch_run_end();
   for (int i = 0; (device = devices_at(i)) != NULL; i++) {
     struct meter *meter = __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE);
     if (meter == NULL)

@@ -1,8 +1,8 @@
 /*
  * The meter of each device, made at the first launch of a limited process, and whether launches are measured at all:
  * where compute is limited or paused, where another tenant uses the GPU, with which turns are taken, where memory takes
- * turns (--swap), and for a profile. Any other process without a compute limit that is alone on its GPUs is measured
- * nowhere, and looks up every now and then.
+ * turns (--swap). Any other process without a compute limit that is alone on its GPUs is measured nowhere, and looks up
+ * every now and then.
  */
 #ifndef VGPU_STREAM_METERS_H
 #define VGPU_STREAM_METERS_H
@@ -12,7 +12,6 @@
 #include "device/devices.h"
 #include "device/process.h"
 #include "hook/hooks.h"
-#include "stream/profile.h"
 
 struct meters_watch {
   int64_t refresh_at_ns;
@@ -29,7 +28,7 @@ static inline bool meters_have_company(int64_t now_ns) {
   return meters_refresh_company(now_ns);
 }
 
-/* Asked by every launch: is it measured, also without a profile? Where compute is not limited, each looks up by a
+/* Asked by every launch: is it measured? Where compute is not limited, each looks up by a
  * coarse clock, which costs a few nanoseconds. */
 static inline bool meters_measure_launches(void) {
   return process_is_limited() && (process_limits_compute_somewhere() || meters_have_company(clock_coarse_ns()));
@@ -38,8 +37,7 @@ static inline bool meters_measure_launches(void) {
 /* Asked where the program waits: is anything measured, as far as the launches have found? */
 static inline bool meters_measure(void) {
   return __atomic_load_n(&meters_watch.meters, __ATOMIC_RELAXED) &&
-         (__atomic_load_n(&meters_watch.company, __ATOMIC_RELAXED) || process_limits_compute_somewhere() ||
-          profile_is_on());
+         (__atomic_load_n(&meters_watch.company, __ATOMIC_RELAXED) || process_limits_compute_somewhere());
 }
 
 /* Is there anything to forget when a stream or a context goes? */

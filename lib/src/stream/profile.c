@@ -7,9 +7,6 @@
 #include "profile/disk.h"
 #include "profile/records.h"
 #include "shared/limits.h"
-#include "stream/launch_runs.h"
-#include "stream/meters.h"
-#include "stream/streams.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -210,7 +207,7 @@ static int64_t sample_after(CUresult result, uint64_t bytes, uint32_t copy) {
 void profile_call_changed(bool context, bool kernels) {
   if (context) {
     profile_place.knows_device = false;
-    streams_context_changes();
+    profile_streams_context_changes();
   }
   if (kernels)
     profile_kernels_forget();
@@ -240,29 +237,22 @@ HOT void profile_call_over(uint32_t api_and_copy, int64_t start_ns, CUresult res
   sample_now_and_then(end_ns, sample_after(result, bytes, copy));
 }
 
-/* ---- launches, and what the meter tells ------------------------------------------------------------------------ */
+/* ---- work of the GPU, and what the meter tells ------------------------------------------------------------------- */
 
-/* The handle may be a kernel's of a library, which the driver takes for a function where it launches. */
-void profile_name_kernel(CUfunction function) {
-  const char *name = NULL;
-  if (real.cuFuncGetName(&name, function) != CUDA_SUCCESS &&
-      real.cuKernelGetName(&name, (CUkernel)function) != CUDA_SUCCESS)
-    name = NULL;
-  profile_kernels_name((uint64_t)(uintptr_t)function, name);
+uint8_t profile_device_of_current_context(void) {
+  return index_of(device_of_current_context());
 }
 
-/* At no time: it was never seen to run. Work may be seen to have taken none, and counts all the same. */
-static void measured(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns) {
-  profile_kernels_measured(batch, end_ns - start_ns);
-  if (!profile_is_on() || end_ns == 0)
+void profile_span(uint8_t device, uint32_t stream, const struct profile_measure *measure, int64_t own_ns,
+                  uint32_t launches) {
+  if (!profile_is_on())
     return;
-  const struct profile_record span = {
-      .start_ns = (uint64_t)start_ns,
-      .duration_ns = (uint64_t)(end_ns - start_ns),
-      .value = batch->launches,
-      .stream = profile_number_of(atomic_load_explicit(&stream->handle, memory_order_relaxed)),
-      .device = index_of(stream->meter->owner),
-      .kind_and_copy = PROFILE_SPAN};
+  const struct profile_record span = {.start_ns = (uint64_t)measure->from_ns,
+                                      .duration_ns = (uint64_t)(measure->to_ns - measure->from_ns),
+                                      .value = profile_span_value((uint64_t)own_ns, launches),
+                                      .stream = stream,
+                                      .device = device,
+                                      .kind_and_copy = PROFILE_SPAN};
   profile_records_store(&span, 1);
 }
 
@@ -277,7 +267,6 @@ static void waited(const struct meter *meter, int64_t began_ns, int64_t ended_ns
 }
 
 const struct meter_observer *profile_observer(void) {
-  static HOT_DATA struct meter_observer observer = {
-      .joined = profile_kernels_joined, .measured = measured, .waited = waited};
+  static const struct meter_observer observer = {.waited = waited};
   return profile_is_on() ? &observer : NULL;
 }

@@ -8,7 +8,8 @@
 #include "base/clock.h"
 #include "compute/meter.h"
 #include "hook/hooks.h"
-#include "profile/kernels.h"
+#include "profile/groups.h"
+#include "stream/profile_streams.h"
 
 enum profile_state { PROFILE_UNKNOWN, PROFILE_OFF, PROFILE_ON };
 extern enum profile_state profile_state;
@@ -36,9 +37,13 @@ enum profile_api {
 
 /* The facts of a call that are worth recording. */
 struct profile_facts {
-  uint64_t bytes;       /* copied, set or allocated */
-  uint8_t copy;         /* PROFILE_HOST_TO_DEVICE and so on */
-  CUstream stream;      /* NULL: the default one, or none */
+  uint64_t bytes;   /* copied, set or allocated */
+  uint8_t copy;     /* PROFILE_HOST_TO_DEVICE and so on */
+  CUstream stream;  /* NULL: the default one, or none */
+  bool uses_stream; /* for work of its own, or to wait for it */
+  bool ends_stream;
+  bool waits;           /* for work on any stream */
+  bool captures;        /* launches on the stream from now on, until it ends that */
   bool changes_context; /* the thread's current one */
   bool ends_kernels;    /* their handles may be others' from now on */
 };
@@ -52,23 +57,33 @@ static inline uint32_t profile_number_of(const void *stream) {
 void profile_call_over(uint32_t api_and_copy, int64_t start_ns, CUresult result, uint64_t bytes, CUstream stream);
 void profile_call_changed(bool context, bool kernels);
 
+/* Before the call. */
+static inline void profile_before_call(const struct profile_facts *facts) {
+  if (facts->captures)
+    profile_streams_capture();
+  if (facts->ends_stream)
+    profile_streams_end(facts->stream);
+  else if (facts->uses_stream)
+    profile_streams_use(facts->stream);
+  if (facts->waits)
+    profile_streams_wait();
+}
+
 static inline void profile_call(enum profile_api api, int64_t start_ns, CUresult result,
                                 const struct profile_facts *facts) {
   if (facts->changes_context || facts->ends_kernels)
     profile_call_changed(facts->changes_context, facts->ends_kernels);
+  if (facts->waits)
+    profile_streams_waited();
   profile_call_over((uint32_t)api | (uint32_t)facts->copy << 16, start_ns, result, facts->bytes, facts->stream);
 }
 
-/* Before and after a launch of a function: its name is asked once. */
-COLD void profile_name_kernel(CUfunction function);
-static inline void profile_before_launch(CUfunction function) {
-  profile_records_fetch_next(); /* which comes while the driver works */
-  if (__builtin_expect(!profile_kernels_launch_begins((uint64_t)(uintptr_t)function), 0))
-    profile_name_kernel(function);
-}
-static inline void profile_after_launch(CUresult result) {
-  profile_kernels_launch_ends(result == CUDA_SUCCESS);
-}
+/* The number of the current context's device in the file. */
+uint8_t profile_device_of_current_context(void);
+
+/* A stream had such launches for that time, of which so much counts for it alone. */
+void profile_span(uint8_t device, uint32_t stream, const struct profile_measure *measure, int64_t own_ns,
+                  uint32_t launches);
 
 /* The observer for meters; NULL while the profile is off. */
 const struct meter_observer *profile_observer(void);

@@ -4,20 +4,13 @@
 #include "base/log.h"
 #include "device/devices.h"
 #include "memory/table.h"
-#include "stream/launch_runs.h"
 #include "stream/meters.h"
 
 #include <stdlib.h>
 
-#define ASK_AGAIN 64 /* launches */
-
 static struct table streams = TABLE_INITIALIZER; /* key -> meter_stream */
 HOT_DATA uint32_t streams_generation = 1;
 __thread struct streams_last streams_last;
-
-void streams_context_changes(void) {
-  streams_last.asks_left = 0;
-}
 
 static bool means_a_default_stream(CUstream stream) {
   return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
@@ -60,10 +53,8 @@ HOT struct meter_stream *streams_look_up(CUstream stream, enum streams_unknown u
     return NULL;
   uint32_t now = __atomic_load_n(&streams_generation, __ATOMIC_ACQUIRE);
   if (streams_last.found != NULL && streams_last.stream == stream && streams_last.generation == now &&
-      streams_last.context == context) {
-    streams_last.asks_left = profile_is_on() ? ASK_AGAIN : 0;
+      streams_last.context == context)
     return streams_last.found;
-  }
 
   uint64_t key = key_of(stream, context);
   struct table_entry entry = {0};
@@ -79,7 +70,6 @@ HOT struct meter_stream *streams_look_up(CUstream stream, enum streams_unknown u
   streams_last.context = context;
   streams_last.generation = now;
   streams_last.found = found;
-  streams_last.asks_left = 0;
   return found;
 }
 
@@ -110,7 +100,6 @@ void streams_resume(struct streams_pause pause, CUcontext destroyed) {
 
 static void streams_forget(void) {
   table_abandon(&streams);
-  launch_run = (struct launch_run){0};
   streams_generation++;
 }
 PROCESS_IN_CHILD(streams_forget);

@@ -26,7 +26,7 @@ from vgpurun.profiles.reader import FileProfile, read_profiles
 from vgpurun.profiles.summary import summarize
 
 RECORDS = 500
-KINDS = (layout.CALL, layout.SPAN, layout.WAIT, layout.SAMPLE, layout.SAMPLE_MORE, layout.RUN)
+KINDS = (layout.CALL, layout.SPAN, layout.WAIT, layout.SAMPLE, layout.SAMPLE_MORE)
 
 
 def random_chunk(chance: random.Random) -> bytes:

@@ -32,37 +32,10 @@ def test_calls_are_those_of_all_threads_and_each_threads_in_order(tmp_path: Path
     assert profile.last_ns == OFFSET_NS + 305
 
 
-def test_a_run_is_its_launches(tmp_path: Path) -> None:
-    """Open or counted; those of an open one, which is the last of its chunk, are added to the totals."""
-    file = new_file(["cuInit", "cuLaunchKernel"], ["GPU-a"])
-    add_kernel(file, b"gemm", 10, 5000)
-    value = int.from_bytes(layout.RUN_VALUE.pack(3, 0, 70), "little")
-    run = (layout.RUN, 100, 30, value, 7, 1, 0)
-    chunks = [
-        chunk(1, 11, [record(*run, layout.RUN_IS_COUNTED), record(layout.CALL, 200, 5)]),
-        chunk(2, 12, [record(*run, layout.RUN_IS_COUNTED)]),
-        chunk(3, 13, [record(layout.CALL, 90, 5), record(*run)]),
-    ]
-    profile = FileProfile(write(tmp_path / "a", file, chunks))
-    launches = [Call("cuLaunchKernel", OFFSET_NS + at, 10, 0, None, 11, 0, 7) for at in (100, 130, 160)]
-    calls = list(profile.calls())
-    assert calls[:3] == launches
-    assert [call.api for call in calls].count("cuLaunchKernel") == 9
-    assert list(profile.totals) == [ApiTotal("cuLaunchKernel", 3, 0, 0, 30, 0)]
-    assert list(profile.kernels) == [KernelTotal("gemm", 13, 5000)]
-
-
-def test_no_row_has_more_launches_than_may_be(tmp_path: Path) -> None:
-    file = new_file(["cuInit", "cuLaunchKernel"])
-    run = record(layout.RUN, 100, 30, 2**64 - 1, api=1)
-    profile = FileProfile(write(tmp_path / "a", file, [chunk(1, 11, [run] * 100)]))
-    assert len(list(profile.calls())) == 100 * layout.RUN_LAUNCHES
-    assert list(profile.totals) == []  # nor is it of a kernel that there may be
-
-
 def test_the_other_records(tmp_path: Path) -> None:
     records = [
-        record(layout.SPAN, 10, 90, value=17, stream=5, device=0),
+        record(layout.SPAN, 10, 90, value=80 << 16 | 17, stream=5, device=0),
+        record(layout.SPAN, 10, 90, value=91 << 16 | 1, stream=5, device=0),
         record(layout.WAIT, 20, 30, device=0),
         record(layout.SAMPLE, 50, value=1000, stream=40, device=0),
         record(layout.SAMPLE_MORE, 900, 2**64 - 1, value=77, device=0),
@@ -70,7 +43,8 @@ def test_the_other_records(tmp_path: Path) -> None:
         record(layout.SAMPLE_MORE, 901, 5000, value=78, device=0),
     ]
     profile = FileProfile(write(tmp_path / "a", new_file(APIS, ["GPU-a"]), [chunk(1, 4, records)]))
-    assert list(profile.spans()) == [GpuSpan(0, 5, OFFSET_NS + 10, 90, 17)]
+    spans = [GpuSpan(0, 5, OFFSET_NS + 10, 90, 17, 80), GpuSpan(0, 5, OFFSET_NS + 10, 90, 1, 90)]
+    assert list(profile.spans()) == spans  # no part is more than the whole
     assert list(profile.waits()) == [GateWait(0, OFFSET_NS + 20, 30, 4)]
     assert list(profile.samples()) == [
         Sample(0, OFFSET_NS + 50, 1000, 900, None, 77, 40),

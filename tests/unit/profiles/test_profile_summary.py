@@ -94,15 +94,41 @@ def test_a_training_used_what_it_was_given() -> None:
 
 def test_without_samples_the_share_is_that_of_the_streams() -> None:
     profile = made.MadeProfile(ended_ns=made.BEGIN_NS + 1000 * MS, last_ns=made.BEGIN_NS + 1000 * MS)
-    profile.span_list = [GpuSpan(0, 1, made.BEGIN_NS + 100 * MS, 250 * MS, 9)]
+    profile.span_list = [GpuSpan(0, 1, made.BEGIN_NS + 100 * MS, 250 * MS, 9, 250 * MS)]
     (device,) = summarize([profile]).devices
     assert device.share == 0.25
     assert list(device.shares) == pytest.approx([0, 1, 1, 0.5, 0, 0, 0, 0, 0, 0])
 
 
+def test_streams_at_the_same_time_are_counted_once() -> None:
+    """One waited for the other; and processes may work at the same time."""
+    profile = made.MadeProfile(ended_ns=made.BEGIN_NS + 400 * MS, last_ns=made.BEGIN_NS + 400 * MS)
+    profile.span_list = [
+        GpuSpan(0, 1, made.BEGIN_NS, 200 * MS, 1, 200 * MS),
+        GpuSpan(0, 2, made.BEGIN_NS, 300 * MS, 1, 100 * MS),
+    ]
+    summary = summarize([profile])
+    assert summary.devices[0].gpu_ns == summary.processes[0].gpu_ns == 300 * MS
+    assert summary.devices[0].share == 0.75
+    assert list(summary.devices[0].shares) == pytest.approx([1, 1, 1, 0])
+    (device,) = summarize([profile, profile]).devices
+    assert (device.gpu_ns, device.share) == (400 * MS, 1)
+
+
+@pytest.mark.parametrize(("sm_percent", "share"), [(100, 0.5), (60, 0.2)])
+def test_the_container_counts_all_where_it_is_limited(sm_percent: int, share: float) -> None:
+    """Without a limit it counts while it shares the GPU, and no longer."""
+    profile = made.MadeProfile(ended_ns=made.BEGIN_NS + 400 * MS, last_ns=made.BEGIN_NS + 400 * MS)
+    profile.span_list = [GpuSpan(0, 1, made.BEGIN_NS, 200 * MS, 1, 200 * MS)]
+    looks = ((0, 0), (300, 0), (400, 80))
+    profile.sample_list = [Sample(0, made.BEGIN_NS + at * MS, 0, 0, None, busy * MS, sm_percent) for at, busy in looks]
+    (device,) = summarize([profile]).devices
+    assert device.share == share
+
+
 def test_records_whose_device_is_not_known_count_for_none() -> None:
     profile = made.MadeProfile(last_ns=made.BEGIN_NS + 100 * MS)
-    profile.span_list = [GpuSpan(-1, 1, made.BEGIN_NS, 50 * MS, 1)]
+    profile.span_list = [GpuSpan(-1, 1, made.BEGIN_NS, 50 * MS, 1, 50 * MS)]
     profile.sample_list = [Sample(-1, made.BEGIN_NS, 5, 5, None, 5, 100)]
     profile.wait_list = [GateWait(-1, made.BEGIN_NS, 5, 1)]
     summary = summarize([profile])
@@ -136,7 +162,7 @@ def test_memory_goes_with_its_process() -> None:
 def test_hundreds_of_streams_and_threads_share_lanes() -> None:
     profile = made.MadeProfile(last_ns=made.BEGIN_NS + 1000 * MS)
     for i in range(300):
-        profile.span_list.append(GpuSpan(0, i, made.BEGIN_NS + i * MS, MS, 1))
+        profile.span_list.append(GpuSpan(0, i, made.BEGIN_NS + i * MS, MS, 1, MS))
         profile.call("cuInit", made.BEGIN_NS + i * MS, MS, thread=i)
     summary = summarize([profile])
     assert [lane.title for lane in summary.lanes][3::4] == ["other streams", "other threads"]

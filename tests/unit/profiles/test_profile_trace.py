@@ -77,7 +77,7 @@ def test_processes_with_the_same_number_are_apart() -> None:
 def test_overlaps_that_clocks_make_are_cut() -> None:
     profile = made.MadeProfile(last_ns=made.BEGIN_NS + MS)
     for start, duration in ((0, 100), (90, 100), (150, 20), (185, 100), (180, 120)):
-        profile.span_list.append(GpuSpan(0, 1, made.BEGIN_NS + start, duration, 1))
+        profile.span_list.append(GpuSpan(0, 1, made.BEGIN_NS + start, duration, 1, duration))
     for start, duration in ((0, 100), (10, 20), (20, 30), (50, 60)):  # a call within a call
         profile.call_list.append(Call("cuInit", made.BEGIN_NS + start, duration, 0, None, 1, 0, 0))
     events = events_of(profile)

@@ -1,0 +1,55 @@
+/*
+ * Groups of launches that are in flight, with markers around them: those that are done are placed on the clock of the
+ * host, in the order in which they ended, and told to the profile. By one thread at a time.
+ */
+#ifndef VGPU_STREAM_PROFILE_FLIGHTS_H
+#define VGPU_STREAM_PROFILE_FLIGHTS_H
+
+#include "hook/hooks.h"
+#include "profile/groups.h"
+#include "stream/meters.h"
+
+struct profile_stream {
+  int32_t claim;         /* the thread at work on the open group */
+  int32_t launcher;      /* the thread that launched last: with the claim */
+  bool is_open;          /* has it an open group? */
+  bool has_strangers;    /* launches that found the claim taken */
+  bool has_clock;        /* its context's has been placed, if that could be */
+  bool has_ended;        /* it is used again once it has nothing in flight */
+  uint8_t device;        /* in the file */
+  uint32_t number;       /* of those that have work, on the device, no other has it */
+  CUstream handle;       /* NULL: destroyed */
+  CUcontext context;     /* NULL: destroyed */
+  int64_t opened_ns;     /* the open group: before the marker was recorded */
+  void *start;           /* that is before it, or NULL where it could not be recorded */
+  uint32_t groups;       /* open, and in flight */
+  int64_t told_until_ns; /* what it did, in the profile */
+  struct flight *first, *last;
+  struct profile_stream *next;
+  struct profile_group open;
+};
+
+/* A new stream, or NULL without memory. */
+struct profile_stream *profile_flights_stream(CUstream handle, CUcontext context, uint32_t number);
+
+/* Its handle loses its meaning. */
+void profile_flights_end_stream(struct profile_stream *stream, CUstream handle);
+
+/* Have other streams of the device work, as far as is known? */
+bool profile_flights_compete(const struct profile_stream *stream);
+
+/* With the claim held, by a thread that may use the stream: a marker, and an open group behind it, unless the stream is
+ * being captured; and the end of the group, with a marker where that may be recorded. */
+bool profile_flights_open(struct profile_stream *stream);
+void profile_flights_close(struct profile_stream *stream, bool marks);
+
+/* Tells the profile what is done; at the end of the process, all. */
+enum flights_wanted { FLIGHTS_DONE, FLIGHTS_ALL };
+void profile_flights_harvest(enum flights_wanted wanted);
+void profile_flights_harvest_now_and_then(void);
+
+/* Around a call that may destroy a context, whose markers are not touched any more then. */
+bool profile_flights_pause(void);
+void profile_flights_resume(bool paused, CUcontext destroyed);
+
+#endif
