@@ -32,6 +32,7 @@ from vgpurun.limits.quota import Quota
 from vgpurun.metrics.snapshot import Reader
 
 prometheus_client = pytest.importorskip("prometheus_client")
+pytest.importorskip("prometheus_client.parser")  # nobody could load it from root's home
 collector = import_module("vgpurun.metrics.collector")  # which needs it
 GPUS = make_gpus(2)
 UUID = GPUS[0].uuid
