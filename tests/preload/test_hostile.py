@@ -177,20 +177,38 @@ def test_launches_go_on_while_the_usage_file_is_damaged(sandbox: Sandbox, kind: 
     assert sandbox.python(program, timeout_s=60, **LIMIT) == "done"
 
 
-def test_more_processes_than_there_are_slots(sandbox: Sandbox) -> None:
-    """Slots taken by anyone: the process still sees the others, keeps to the limit, and goes on."""
+def test_all_slots_are_taken(sandbox: Sandbox) -> None:
+    """A process that had its slot before goes on. One that finds none gets nothing and says why, but may look."""
 
     def program() -> None:
-        file = os.open(usage_path(), os.O_RDWR | os.O_CREAT)
-        fcntl.fcntl(file, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 1 << 30, 1024, 0))
         d = started()
+        file = os.open(usage_path(), os.O_RDWR)
+        for slot in range(1024):
+            with suppress(BlockingIOError):
+                fcntl.fcntl(file, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, (1 << 30) + slot, 1, 0))
+        print("taken", flush=True)
+        sys.stdin.readline()
         print(fill(d))
-        k = d.kernel("spin_50us")
-        for _ in range(500):
-            d.launch(k)
+        d.launch(d.kernel("spin_50us"))
         d.synchronize()
 
-    assert sandbox.python(program, **LIMIT) == "15"
+    def looks_only() -> None:
+        d = Driver()
+        d.init()
+        name = ctypes.create_string_buffer(99)
+        d.call("cuDeviceGetName", name, 99, 0)
+        print(name.value.decode())
+
+    with sandbox.start_python(program, **LIMIT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "taken\n"
+        refused = sandbox.run([sys.executable, "-c", text_of(newcomer)], **LIMIT)
+        assert sandbox.python(looks_only, **LIMIT) == "Simulated A"
+        assert process.communicate("\n")[0] == "15\n"
+    assert refused.stdout == "CUDA_ERROR_OUT_OF_MEMORY\n"
+    (line, *_) = refused.stderr.splitlines()
+    assert "usage: all 1024 slots are taken: end another process and start this one again; nothing is granted" in line
+    assert sandbox.python(newcomer, **LIMIT) == "15"
 
 
 def test_closed_standard_streams(sandbox: Sandbox) -> None:

@@ -232,7 +232,8 @@ const char *device_uuid_at(const struct device *device, int level) {
 void device_follow(struct device *device) {
   const char *uuid = device_uuid_at(device, 0);
   struct device now = {0};
-  if (device->number < 0 || strncmp(device->uuid, uuid, sizeof device->uuid - 1) == 0)
+  bool is_named = device->number >= 0 && uuid[0] != '\0'; /* and not in the place of limits that grant nothing */
+  if (!is_named || strncmp(device->uuid, uuid, sizeof device->uuid - 1) == 0)
     return;
   snprintf(now.uuid, sizeof now.uuid, "%.*s", (int)sizeof now.uuid - 1, uuid);
   find_in_nvml(&now);

@@ -158,14 +158,14 @@ static bool is_own_shortage(int error) {
   return error == EMFILE || error == ENFILE || error == ENOMEM;
 }
 
-static void grant_nothing(struct level_files *files, const char *path, int error) {
-  log_line(LOG_ERROR, "usage file %s: %s; nothing is granted to this process", path, strerror(error));
+static void grant_nothing(struct level_files *files, const char *path, const char *reason) {
+  log_line(LOG_ERROR, "usage file %s: %s; nothing is granted to this process", path, reason);
   files->limits = &grants_nothing;
 }
 
 static void keep_usage_to_ourselves(struct level_files *files, const char *path, const char *reason, int error) {
   if (is_own_shortage(error))
-    grant_nothing(files, path, error);
+    grant_nothing(files, path, strerror(error));
   else
     log_line(LOG_WARNING, "usage file %s: %s; each process is held to the limit by itself", path, reason);
   shared_file_close(&files->usage);
@@ -314,14 +314,17 @@ static void announce_slot(struct level_files *files, int slot) {
   shared_file_unlock(&files->usage);
 }
 
+/* A process that found all slots taken would be seen by no other one: together they would pass the limit. */
 static void do_without_slot(struct level_files *files, int error) {
-  static const char consequence[] = "the others in this container do not see what this process uses";
-  if (is_own_shortage(error))
-    grant_nothing(files, files->usage.path, error);
-  else if (error == EAGAIN)
-    log_line(LOG_WARNING, "more than %d processes use the GPU; %s", VGPU_MAX_PROCESSES, consequence);
+  char all_taken[96];
+  snprintf(all_taken, sizeof all_taken, "all %d slots are taken: end another process and start this one again",
+           VGPU_MAX_PROCESSES);
+  if (error == EAGAIN || is_own_shortage(error))
+    grant_nothing(files, files->usage.path, error == EAGAIN ? all_taken : strerror(error));
   else
-    log_line(LOG_WARNING, "the usage file cannot be locked: %s; %s", strerror(error), consequence);
+    log_line(LOG_WARNING,
+             "the usage file cannot be locked: %s; the others in this container do not see what this process uses",
+             strerror(error));
 }
 
 void level_files_claim_slot(struct level_files *files) {

@@ -46,8 +46,8 @@ uint32_t level_files_pid_namespace(void);
 /* For a process without limits that counts for itself: no file. */
 void level_files_open_alone(struct level_files *files);
 
-/* Takes a free slot, and wipes it. None is taken without a usage file, or with all slots taken (said on stderr); a
- * process that lacks descriptors or memory for it gets nothing from then on. */
+/* Takes a free slot, and wipes it. None is taken without a usage file; a process that finds all slots taken, or lacks
+ * descriptors or memory for one, gets nothing from then on (said on stderr). */
 void level_files_claim_slot(struct level_files *files);
 
 /* Says in the slot that this process shares memory with others. */
