@@ -24,7 +24,7 @@ from vgpurun.host.mounted import place_of
 from vgpurun.inventory.reservations import all_holders
 from vgpurun.launch import plan
 from vgpurun.limits import limits_file
-from vgpurun.limits.model import DeviceQuota, Limits
+from vgpurun.limits.model import DeviceQuota, Joined, Limits
 from vgpurun.limits.quota import Quota
 from vgpurun.slices import store
 from vgpurun.slices.members import members
@@ -109,7 +109,7 @@ def test_who_may_join(monkeypatch: pytest.MonkeyPatch, public: Path, user: str, 
 def test_what_joins_while_it_is_removed_sees_that() -> None:
     made = make()
     with pytest.raises(SliceError, match="just been removed"), Joining("alice", GPUS).granted() as placement:  # noqa: PT012
-        assert placement.joined == plan.Joined(made.folder, QUOTAS)
+        assert placement.joined == Joined(made.folder, QUOTAS)
         with store.alone(made):
             store.remove(made)
     with pytest.raises(SliceError, match="cannot be changed"), store.alone(made):
