@@ -28,12 +28,14 @@ void clock_spin_until(uint64_t target_ns) {
     sched_yield();
 }
 
+void clock_sleep_until(uint64_t target_ns) {
+  struct timespec wake = {.tv_sec = (time_t)(target_ns / NS_PER_S), .tv_nsec = (long)(target_ns % NS_PER_S)};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, NULL) == EINTR)
+    continue;
+}
+
 void clock_wait_until(uint64_t target_ns) {
-  if (target_ns > clock_ns() + SPIN_NS) {
-    uint64_t wake_ns = target_ns - SPIN_NS;
-    struct timespec wake = {.tv_sec = (time_t)(wake_ns / NS_PER_S), .tv_nsec = (long)(wake_ns % NS_PER_S)};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, NULL) == EINTR)
-      continue;
-  }
+  if (target_ns > clock_ns() + SPIN_NS)
+    clock_sleep_until(target_ns - SPIN_NS);
   clock_spin_until(target_ns);
 }

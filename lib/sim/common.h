@@ -21,6 +21,9 @@ uint64_t clock_ns(void);
 /* Sleeps, and spins for the last stretch, because a sleep alone comes back tens of microseconds late. */
 void clock_wait_until(uint64_t target_ns);
 
+/* Sleeps alone: where it does not matter that it comes back late. */
+void clock_sleep_until(uint64_t target_ns);
+
 void clock_spin_until(uint64_t target_ns);
 
 static inline uint64_t round_up(uint64_t value, uint64_t step) {

@@ -12,7 +12,7 @@
 
 struct sim_config sim_config;
 
-enum value_kind { TEXT, PATH, NUMBER, VERSION, UUID };
+enum value_kind { TEXT, PATH, NUMBER, VERSION, UUID, BOOLEAN };
 
 /* One key: where its value goes, and the numbers that it may take. A number is scaled to the field's own unit. */
 struct key {
@@ -30,6 +30,8 @@ static const struct key top_keys[] = {
     {"cuda_version", VERSION, AT(sim_config, cuda_version), 1, 110, 199},
     {"default_kernel_us", NUMBER, AT(sim_config, default_kernel_ns), NS_PER_US, 0, 3600000000},
     {"start_ms", NUMBER, AT(sim_config, start_ns), NS_PER_MS, 0, 60000},
+    {"context_switch_us", NUMBER, AT(sim_config, context_switch_ns), NS_PER_US, 0, 1000000},
+    {"nvidiactl", BOOLEAN, AT(sim_config, nvidiactl), 0, 0, 0},
     {"kept_data_mib", NUMBER, AT(sim_config, kept_data_bytes), MIB, 0, 1 << 20},
     {0},
 };
@@ -87,8 +89,12 @@ static void set_device_defaults(struct device_config *device, unsigned index) {
 }
 
 static void set_defaults(void) {
-  sim_config = (struct sim_config){
-      .driver_version = "580.0", .cuda_version = 130, .default_kernel_ns = 10 * NS_PER_US, .kept_data_bytes = 64 * MIB};
+  sim_config = (struct sim_config){.driver_version = "580.0",
+                                   .cuda_version = 130,
+                                   .default_kernel_ns = 10 * NS_PER_US,
+                                   .context_switch_ns = 150 * NS_PER_US,
+                                   .nvidiactl = true,
+                                   .kept_data_bytes = 64 * MIB};
 }
 
 static bool store(const struct reader *reader, const struct key *key, char *target, const char *value) {
@@ -111,6 +117,11 @@ static bool store(const struct reader *reader, const struct key *key, char *targ
     if (!scalar_parse_uuid(value, field, SIM_UUID_SIZE))
       return fail(reader, "expected GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx (or MIG-...) with hex digits, not", value);
     return true;
+  case BOOLEAN:
+    number = strcmp(value, "true") == 0;
+    if (!number && strcmp(value, "false") != 0)
+      return fail(reader, "expected true or false, not", value);
+    break;
   case VERSION:
     if (!scalar_parse_version(value, &number) || number < key->minimum || number > key->maximum)
       return fail(reader, "expected a version such as 13.0, not", value);

@@ -39,6 +39,8 @@ struct sim_config {
   uint64_t cuda_version; /* 10 * major + minor */
   uint64_t default_kernel_ns;
   uint64_t start_ns; /* how long cuInit takes */
+  uint64_t context_switch_ns;
+  uint64_t nvidiactl; /* whether the control device can be opened */
   uint64_t kept_data_bytes;
   unsigned device_count;
   unsigned kernel_count;

@@ -5,11 +5,13 @@
 
 #include "arrays.h"
 #include "capture.h"
+#include "control.h"
 #include "device_memory.h"
 #include "events.h"
 #include "graph_memory.h"
 #include "modules.h"
 #include "pools.h"
+#include "spins.h"
 #include "state.h"
 #include "streams.h"
 #include "visible.h"
@@ -66,6 +68,12 @@ CUresult context_activate(struct context *context) {
     context->legacy = NULL;
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  if (!control_make_channels(context->device, &context->group)) {
+    state_release(context->device, overhead_bytes);
+    stream_delete(context->legacy);
+    context->legacy = NULL;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   context->legacy->legacy = true;
   context->active = true;
   memcpy(context->limits, (const uint64_t[]){DEFAULT_STACK_BYTES, MIB, 8 * MIB}, sizeof context->limits);
@@ -92,6 +100,8 @@ void context_deactivate(struct context *context) {
   memory_delete_of(context);
   state_release(context->device,
                 sim_config.devices[context->device].context_overhead_bytes + context_stack_bytes(context));
+  spins_end_of(context->group);
+  control_free_channels(context->group);
   context->legacy = NULL;
   context->blocking_tail_ns = context->legacy_tail_ns = context->gone_tail_ns = 0;
   context->active = false;
@@ -177,10 +187,17 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
     return driver_leave(result);
   if (depth > 0 && stack[depth - 1] == handle)
     depth--;
-  uint64_t done_ns = streams_latest_tail(context);
+  result = driver_leave_and_wait(streams_latest_tail(context));
+  if (result == CUDA_SUCCESS)
+    result = driver_enter();
+  if (result != CUDA_SUCCESS)
+    return result;
+  context = handle_object(HANDLE_CONTEXT, handle);
+  if (!context) /* another thread has been faster */
+    return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
   context_deactivate(context);
   context_delete(context);
-  return driver_leave_and_wait(done_ns);
+  return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult CUDAAPI cuCtxDestroy(CUcontext handle) {

@@ -4,10 +4,12 @@
 #include <stdatomic.h>
 
 #include "contexts.h"
+#include "control.h"
 #include "pools.h"
 #include "restore_thread.h"
-#include "spins.h"
 #include "state.h"
+#include "timeline.h"
+#include "times.h"
 #include "visible.h"
 
 enum { NOT_INITIALIZED, READY, FORKED };
@@ -17,8 +19,25 @@ static pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* A context does not survive fork; as on a card, the child cannot use CUDA at all. */
 static void after_fork_in_child(void) {
-  atomic_store(&driver_state, FORKED);
+  int ready = READY;
+  atomic_compare_exchange_strong(&driver_state, &ready, FORKED);
   state_leave_after_fork();
+  timeline_leave_after_fork();
+}
+
+static bool join_state(void) {
+  static bool leaves_after_fork;
+  if (!state_open())
+    return false;
+  if (state_own_slot() != STATE_NO_SLOT)
+    return true;
+  if (!leaves_after_fork && pthread_atfork(NULL, NULL, after_fork_in_child) != 0)
+    return false;
+  leaves_after_fork = true;
+  if (!state_join())
+    return false;
+  timeline_join();
+  return true;
 }
 
 static CUresult initialize(void) {
@@ -27,9 +46,9 @@ static CUresult initialize(void) {
   if (visible_find() == 0)
     return CUDA_ERROR_NO_DEVICE;
   clock_wait_until(clock_ns() + sim_config.start_ns);
-  if (!state_open() || !state_join())
+  if (!join_state() || !control_open())
     return CUDA_ERROR_OPERATING_SYSTEM;
-  if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0 || !restore_thread_start(&driver_lock))
+  if (!restore_thread_start(&driver_lock))
     return CUDA_ERROR_OUT_OF_MEMORY;
   atomic_store(&driver_state, READY);
   return CUDA_SUCCESS;
@@ -68,6 +87,13 @@ CUresult driver_open_state(void) {
   return good ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
+bool driver_join_state(void) {
+  pthread_mutex_lock(&driver_lock);
+  bool good = config_load() && join_state();
+  pthread_mutex_unlock(&driver_lock);
+  return good;
+}
+
 CUresult driver_check_ready(void) {
   return atomic_load(&driver_state) == READY ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
@@ -95,9 +121,9 @@ CUresult driver_leave(CUresult result) {
 }
 
 CUresult driver_leave_and_wait(uint64_t until_ns) {
-  while (clock_ns() < (until_ns = spin_known(until_ns))) {
+  while (!time_has_come(until_ns)) {
     driver_leave(CUDA_SUCCESS);
-    spin_wait_until(until_ns);
+    time_wait(until_ns);
     CUresult result = driver_enter();
     if (result != CUDA_SUCCESS)
       return result;

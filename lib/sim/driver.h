@@ -17,6 +17,9 @@ CUresult driver_check_ready(void);
 /* Opens the state for a call that works without cuInit and concerns other processes. */
 CUresult driver_open_state(void);
 
+/* Opens the state for a call that works without cuInit and changes what devices do: the process gets a slot. */
+bool driver_join_state(void);
+
 /* Takes the lock; CUDA_ERROR_NOT_INITIALIZED without cuInit, and in a forked child. Waits while another process has
  * locked this one. */
 CUresult driver_enter(void);

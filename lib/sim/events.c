@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "capture.h"
-#include "spins.h"
 #include "streams.h"
+#include "times.h"
 
 #define TICK_NS 500 /* the resolution of a card's event clock */
 #define ALL_FLAGS (CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS)
@@ -50,6 +50,16 @@ static void delete_if_of(void *object, void *context) {
 
 void events_delete_of(const struct context *context) {
   handle_visit(HANDLE_EVENT, delete_if_of, (void *)context);
+}
+
+static void find_time(void *object, void *argument) {
+  struct event *event = object;
+  (void)argument;
+  event->time_ns = time_known(event->time_ns);
+}
+
+void events_find_times(void) {
+  handle_visit(HANDLE_EVENT, find_time, NULL);
 }
 
 static CUresult enter_event(CUevent handle, struct event **event) {
@@ -99,7 +109,7 @@ static CUresult cuEventRecordWithFlags_on(CUevent handle, CUstream stream_handle
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (stream->capture)
     return driver_leave(capture_record(event, stream, flags));
-  uint64_t time_ns = max_u64(clock_ns(), stream_tail(stream));
+  uint64_t time_ns = max_u64(clock_ns(), time_known(stream_tail(stream)));
   stream_wait_until(stream, time_ns);
   event_record_at(event, time_ns);
   return driver_leave(CUDA_SUCCESS);
@@ -144,7 +154,7 @@ CUresult CUDAAPI cuEventQuery(CUevent handle) {
   if (result != CUDA_SUCCESS)
     return result;
   result = check_host_wait(event);
-  if (result == CUDA_SUCCESS && event->recorded && spin_known(event->time_ns) > clock_ns())
+  if (result == CUDA_SUCCESS && event->recorded && !time_has_come(event->time_ns))
     result = CUDA_ERROR_NOT_READY;
   return driver_leave(result);
 }
@@ -183,7 +193,7 @@ CUresult CUDAAPI cuEventElapsedTime(float *milliseconds, CUevent start_handle, C
     result = check_timed(end);
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
-  uint64_t start_ns = spin_known(start->time_ns), end_ns = spin_known(end->time_ns);
+  uint64_t start_ns = time_known(start->time_ns), end_ns = time_known(end->time_ns);
   if (max_u64(start_ns, end_ns) > clock_ns())
     return driver_leave(CUDA_ERROR_NOT_READY);
   int64_t ticks = (int64_t)(end_ns / TICK_NS) - (int64_t)(start_ns / TICK_NS);

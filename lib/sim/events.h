@@ -16,6 +16,9 @@ struct event {
 };
 
 void event_record_at(struct event *event, uint64_t time_ns);
+/* Events that have completed keep their times from then on. */
+void events_find_times(void);
+
 void events_delete_of(const struct context *context);
 
 #endif

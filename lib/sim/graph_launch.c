@@ -7,6 +7,8 @@
 #include "launch.h"
 #include "streams.h"
 
+#define MAX_EVENTS 512 /* of a graph: each ends a piece of the queue */
+
 /* A copy: the graph that it came from may go. */
 struct executable {
   struct graph *work;
@@ -168,19 +170,24 @@ CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph gr
   return instantiate_with_params(exec, graph, parameters, cuGraphUpload_ptsz);
 }
 
-static void run(struct stream *stream, const struct graph *graph) {
-  uint64_t whole_ns = 0;
+static size_t count_events(const struct graph *graph) {
+  size_t count = 0;
   for (size_t i = 0; i < graph->count; i++)
-    whole_ns += graph->nodes[i]->duration_ns;
-  uint64_t end_ns = stream_queue(stream, whole_ns);
-  stream_count_launch(stream, end_ns);
-  uint64_t at_ns = end_ns - whole_ns;
+    count += graph->nodes[i]->event != NULL;
+  return count;
+}
+
+static void run(struct stream *stream, const struct graph *graph) {
+  uint64_t next_ns = 0;
   for (size_t i = 0; i < graph->count; i++) {
-    at_ns += graph->nodes[i]->duration_ns;
+    next_ns += graph->nodes[i]->duration_ns;
     struct event *event = handle_object(HANDLE_EVENT, graph->nodes[i]->event);
-    if (event)
-      event_record_at(event, at_ns);
+    if (!event)
+      continue;
+    event_record_at(event, stream_queue(stream, next_ns));
+    next_ns = 0;
   }
+  stream_count_launch(stream, stream_queue(stream, next_ns));
 }
 
 static CUresult capture_launch(struct stream *stream, const struct graph *graph) {
@@ -221,7 +228,7 @@ static CUresult cuGraphLaunch_on(CUgraphExec exec, CUstream handle, enum default
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (stream->capture)
     return driver_leave(capture_launch(stream, executable->work));
-  result = take_memory(executable);
+  result = count_events(executable->work) > MAX_EVENTS ? CUDA_ERROR_OUT_OF_MEMORY : take_memory(executable);
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
   run(stream, executable->work);

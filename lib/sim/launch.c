@@ -3,6 +3,7 @@
 #include "capture.h"
 #include "modules.h"
 #include "spins.h"
+#include "times.h"
 
 #define MAX_THREADS_PER_BLOCK 1024
 #define MAX_THREADS_PER_MULTIPROCESSOR 2048
@@ -17,7 +18,7 @@ CUresult launch_enter(CUstream handle, enum default_stream default_stream, struc
     if (room_at_ns <= clock_ns())
       return CUDA_SUCCESS;
     driver_leave(CUDA_SUCCESS);
-    spin_wait_until(room_at_ns);
+    time_wait(room_at_ns);
   }
 }
 
@@ -50,21 +51,29 @@ static CUresult check_cooperative(const struct stream *stream, struct dimensions
              : CUDA_SUCCESS;
 }
 
+static CUresult queue_spin(struct stream *stream, const struct kernel *kernel, uint64_t *end_ns) {
+  uint64_t begins_ns = stream_queue(stream, 0);
+  *end_ns = spin_launch(kernel->name, stream->context->group, begins_ns, kernel->duration_ns);
+  if (*end_ns == 0)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  stream_wait_until(stream, *end_ns);
+  return CUDA_SUCCESS;
+}
+
 /* Puts it into the stream. */
 static CUresult queue(struct stream *stream, const struct kernel *kernel) {
   uint64_t end_ns;
+  CUresult result = CUDA_SUCCESS;
   if (spin_is_one(kernel->name)) {
-    end_ns = spin_launch(kernel->name, max_u64(clock_ns(), stream_tail(stream)));
-    if (end_ns == 0)
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    end_ns += kernel->duration_ns;
-    stream_wait_until(stream, end_ns);
+    result = queue_spin(stream, kernel, &end_ns);
   } else {
+    if (spin_is_awaited(kernel->name))
+      spin_note_launch(kernel->name, stream_queue(stream, 0));
     end_ns = stream_queue(stream, kernel->duration_ns);
-    spin_note_launch(kernel->name, end_ns - kernel->duration_ns);
   }
-  stream_count_launch(stream, end_ns);
-  return CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS)
+    stream_count_launch(stream, end_ns);
+  return result;
 }
 
 static CUresult launch(CUfunction function, struct dimensions grid, struct dimensions block, unsigned shared_bytes,

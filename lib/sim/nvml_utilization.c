@@ -1,9 +1,9 @@
 /* How busy devices and processes were in the last second. Memory traffic is not simulated. */
 #include <time.h>
 
+#include "busy.h"
 #include "cards.h"
 #include "nvml_processes.h"
-#include "timeline.h"
 
 nvmlReturn_t DECLDIR nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *utilization) {
   unsigned device;
@@ -14,7 +14,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtil
     return NVML_ERROR_INVALID_ARGUMENT;
   if (is_instance(device))
     return NVML_ERROR_NOT_SUPPORTED; /* as on a card */
-  *utilization = (nvmlUtilization_t){.gpu = timeline_busy_percent(device)};
+  *utilization = (nvmlUtilization_t){.gpu = busy_percent(device, STATE_NO_SLOT)};
   return NVML_SUCCESS;
 }
 
@@ -38,7 +38,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlPr
     return processes.count ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_ERROR_NOT_FOUND;
   }
   for (unsigned i = 0; i < processes.count && filled < room && last_seen_us < now_us; i++) {
-    unsigned busy = timeline_busy_percent_of(device, processes.list[i].slot);
+    unsigned busy = busy_percent(device, processes.list[i].slot);
     if (busy)
       samples[filled++] =
           (nvmlProcessUtilizationSample_t){.pid = processes.list[i].pid, .timeStamp = now_us, .smUtil = busy};
@@ -85,6 +85,6 @@ nvmlReturn_t DECLDIR nvmlDeviceGetSamples(nvmlDevice_t handle, nvmlSamplingType_
   *count = 1;
   *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
   if (samples)
-    *samples = (nvmlSample_t){.timeStamp = now_us, .sampleValue.uiVal = timeline_busy_percent(device)};
+    *samples = (nvmlSample_t){.timeStamp = now_us, .sampleValue.uiVal = busy_percent(device, STATE_NO_SLOT)};
   return NVML_SUCCESS;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cards.h"
+#include "groups.h"
 
 #define NONE SIM_MAX_DEVICES
 
@@ -47,7 +48,7 @@ static bool read_pairs(const struct state_gpu_pair *pairs, unsigned count, unsig
 
 bool remap_devices(const struct state_gpu_pair *pairs, unsigned count) {
   struct device_config devices[SIM_MAX_DEVICES];
-  unsigned from[SIM_MAX_DEVICES];
+  unsigned from[SIM_MAX_DEVICES], rows[SIM_MAX_DEVICES];
   uint64_t bytes[SIM_MAX_DEVICES];
   if (count == 0)
     return true;
@@ -58,6 +59,11 @@ bool remap_devices(const struct state_gpu_pair *pairs, unsigned count) {
   memcpy(devices, sim_config.devices, sizeof devices);
   for (unsigned device = 0; device < sim_config.device_count; device++)
     sim_config.devices[device] = devices[from[device]];
+  for (unsigned row = 0; row < SIM_MAX_DEVICES; row++)
+    rows[row] = row;
+  for (unsigned device = 0; device < sim_config.device_count; device++)
+    rows[state_row(device)] = state_row(from[device]);
+  groups_move(rows);
   state_remap_devices(from);
   for (unsigned device = 0; device < sim_config.device_count; device++)
     atomic_store(&state_own(device)->checkpointed_bytes, bytes[device]);

@@ -9,9 +9,9 @@
 #include "futex.h"
 #include "regions.h"
 #include "remap.h"
-#include "spins.h"
 #include "state.h"
 #include "streams.h"
+#include "times.h"
 #include "vmm.h"
 
 #define POLL_INTERVAL_NS NS_PER_MS
@@ -41,10 +41,9 @@ static void sleep_without_lock(uint64_t until_ns) {
 
 /* ---- lock -------------------------------------------------------------------------------------------------------- */
 
-static void add_tail(void *object, void *latest_ns) {
+static void look_for_work(void *object, void *found) {
   const struct context *context = object;
-  if (context->active)
-    *(uint64_t *)latest_ns = max_u64(*(uint64_t *)latest_ns, streams_latest_tail(context));
+  *(bool *)found |= context->active && !time_has_come(streams_latest_tail(context));
 }
 
 /* No new work begins, and what has begun ends. */
@@ -52,9 +51,10 @@ static CUresult lock_process(struct state_checkpoint *checkpoint) {
   uint64_t give_up_ns = checkpoint->timeout_ms ? clock_ns() + checkpoint->timeout_ms * NS_PER_MS : UINT64_MAX;
   is_locked = true;
   for (;;) {
-    uint64_t now_ns = clock_ns(), latest_ns = 0;
-    handle_visit(HANDLE_CONTEXT, add_tail, &latest_ns);
-    if (latest_ns <= now_ns)
+    uint64_t now_ns = clock_ns();
+    bool works = false;
+    handle_visit(HANDLE_CONTEXT, look_for_work, &works);
+    if (!works)
       return CUDA_SUCCESS;
     if (now_ns >= give_up_ns) {
       let_go();

@@ -2,12 +2,16 @@
 
 #include <string.h>
 
+#include "timeline.h"
+#include "times.h"
+
 #define UNTIL "_until_"
 #define MARKS 16
 #define NAME_BYTES 64
 #define LAUNCHES 1024 /* of each mark that are remembered, and spins */
+#define NAME (1ULL << 63)
 #define OFFSET_BITS 44
-#define NUMBERS (1ULL << (62 - OFFSET_BITS)) /* then they begin anew: the older ones have ended long ago */
+#define NUMBERS (1ULL << (63 - OFFSET_BITS)) /* then they begin anew: the older ones have ended long ago */
 #define POLL_INTERVAL_NS (50 * NS_PER_US)
 
 /* The awaited kernel's name, up to its own UNTIL. */
@@ -20,12 +24,14 @@ static struct mark marks[MARKS];
 static unsigned mark_count;
 
 struct spin {
-  uint64_t number, begins_ns, ends_ns; /* 0: not known yet */
+  uint64_t number, begins_ns, duration_ns;
+  uint64_t end_ns; /* SPIN_GOES_ON, or a time */
   const struct mark *awaits;
   uint64_t launch; /* of it */
+  unsigned group;
 };
 static struct spin spins[LAUNCHES];
-static uint64_t spin_count;
+static uint64_t spin_count, ended_count; /* all up to that one have ended */
 
 bool spin_is_one(const char *kernel_name) {
   return strstr(kernel_name, UNTIL) != NULL;
@@ -52,52 +58,86 @@ static size_t own_length(const char *kernel_name) {
   return until != NULL ? (size_t)(until - kernel_name) : strlen(kernel_name);
 }
 
+static struct spin *spin_at(uint64_t number) {
+  return &spins[number % LAUNCHES];
+}
+
+static void set_spinning(const struct spin *spin, int change) {
+  atomic_fetch_add(&group_at(spin->group)->spinning, (uint32_t)change);
+}
+
+static bool depends_on_spin(uint64_t time_ns) {
+  uint64_t after_ns;
+  return time_ns & NAME && spin_end(time_ns, &after_ns) == SPIN_GOES_ON;
+}
+
+/* Whichever is later: its own beginning, or the other's. The spin's own time comes behind both. */
+static bool end(struct spin *spin) {
+  if (spin->awaits->launches <= spin->launch)
+    return false;
+  uint64_t other_ns = spin->awaits->begins_ns[spin->launch % LAUNCHES];
+  if (depends_on_spin(spin->begins_ns) || depends_on_spin(other_ns))
+    return false;
+  uint64_t begins_ns = time_later(time_in_group(spin->group, spin->begins_ns), time_in_group(spin->group, other_ns));
+  spin->end_ns = timeline_queue(spin->group, (struct work){.after = begins_ns, .duration_ns = spin->duration_ns});
+  set_spinning(spin, -1);
+  return true;
+}
+
+/* One that ends may be what another one waits for. */
+static void end_all(void) {
+  bool again = true;
+  while (again) {
+    again = false;
+    for (uint64_t number = ended_count + 1; number <= spin_count; number++)
+      if (spin_at(number)->end_ns == SPIN_GOES_ON)
+        again |= end(spin_at(number));
+      else if (number == ended_count + 1)
+        ended_count = number;
+  }
+}
+
 static void note(struct mark *mark, uint64_t begins_ns) {
   mark->begins_ns[mark->launches++ % LAUNCHES] = begins_ns;
+  end_all();
+}
+
+bool spin_is_awaited(const char *kernel_name) {
+  return mark_count > 0 && find_mark(kernel_name, own_length(kernel_name)) != NULL;
 }
 
 void spin_note_launch(const char *kernel_name, uint64_t begins_ns) {
-  struct mark *mark = mark_count > 0 ? find_mark(kernel_name, own_length(kernel_name)) : NULL;
-  if (mark != NULL)
-    note(mark, begins_ns);
+  note(find_mark(kernel_name, own_length(kernel_name)), begins_ns);
 }
 
-uint64_t spin_launch(const char *kernel_name, uint64_t begins_ns) {
+uint64_t spin_launch(const char *kernel_name, unsigned group, uint64_t begins_ns, uint64_t duration_ns) {
   const char *awaited = strstr(kernel_name, UNTIL) + strlen(UNTIL);
   struct mark *own = make_mark(kernel_name, own_length(kernel_name));
   const struct mark *awaits = make_mark(awaited, own_length(awaited));
-  if (own == NULL || awaits == NULL)
+  if (own == NULL || awaits == NULL || spin_count - ended_count >= LAUNCHES)
     return 0;
-  uint64_t number = ++spin_count % NUMBERS;
-  spins[number % LAUNCHES] =
-      (struct spin){.number = number, .begins_ns = begins_ns, .awaits = awaits, .launch = own->launches};
+  uint64_t number = ++spin_count;
+  *spin_at(number) = (struct spin){number, begins_ns, duration_ns, SPIN_GOES_ON, awaits, own->launches, group};
+  set_spinning(spin_at(number), 1);
   note(own, begins_ns);
-  return spin_known(1ULL << 62 | number << OFFSET_BITS);
-}
-
-/* Whichever is later: its own beginning, or the other's. */
-static void end(struct spin *spin) {
-  if (spin->awaits->launches <= spin->launch)
-    return;
-  uint64_t own_ns = spin_known(spin->begins_ns);
-  uint64_t other_ns = spin_known(spin->awaits->begins_ns[spin->launch % LAUNCHES]);
-  if (spin_is_known(own_ns) && spin_is_known(other_ns))
-    spin->ends_ns = max_u64(own_ns, other_ns);
+  return NAME | (number % NUMBERS) << OFFSET_BITS;
 }
 
 /* So many were launched since then that it has ended long ago. */
-uint64_t spin_known(uint64_t time_ns) {
-  if (spin_is_known(time_ns))
-    return time_ns;
-  uint64_t offset_ns = time_ns & ((1ULL << OFFSET_BITS) - 1), number = (time_ns ^ 1ULL << 62) >> OFFSET_BITS;
-  struct spin *spin = &spins[number % LAUNCHES];
-  if (spin->number != number)
-    return 0;
-  if (spin->ends_ns == 0)
-    end(spin);
-  return spin->ends_ns != 0 ? spin->ends_ns + offset_ns : time_ns;
+uint64_t spin_end(uint64_t time_ns, uint64_t *after_ns) {
+  uint64_t number = (time_ns ^ NAME) >> OFFSET_BITS;
+  const struct spin *spin = spin_at(number);
+  *after_ns = time_ns & ((1ULL << OFFSET_BITS) - 1);
+  return spin->number % NUMBERS == number ? spin->end_ns : 0;
 }
 
-void spin_wait_until(uint64_t time_ns) {
-  clock_wait_until(spin_is_known(time_ns) ? time_ns : clock_ns() + POLL_INTERVAL_NS);
+void spin_wait(void) {
+  clock_sleep_until(clock_ns() + POLL_INTERVAL_NS);
+}
+
+void spins_end_of(unsigned group) {
+  for (uint64_t number = ended_count + 1; number <= spin_count; number++)
+    if (spin_at(number)->group == group && spin_at(number)->end_ns == SPIN_GOES_ON)
+      spin_at(number)->end_ns = clock_ns();
+  end_all();
 }

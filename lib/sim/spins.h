@@ -1,7 +1,7 @@
 /*
  * Kernels that spin until another one begins. One that is called A_until_B and launched for the nth time ends, after
- * its duration, when B or B_until_C begins that is launched for the nth time since B was first awaited. Until then
- * nobody knows when it ends: such a time is later than all others, names its spin, and is looked up again.
+ * its duration, when B or B_until_C begins that is launched for the nth time since B was first awaited. Until that is
+ * launched it is no piece of its group's work, but has a name of its own (times.h).
  *
  * A spin leaves room on its device: other streams' work goes on beside it.
  */
@@ -10,21 +10,27 @@
 
 #include "common.h"
 
+#define SPIN_GOES_ON UINT64_MAX
+
 bool spin_is_one(const char *kernel_name);
 
-/* A spin is launched that begins at that time. Returns when it ends; 0 when there are too many. */
-uint64_t spin_launch(const char *kernel_name, uint64_t begins_ns);
+/* Whether others may await this kernel: then it matters when it begins. */
+bool spin_is_awaited(const char *kernel_name);
 
-/* Any other kernel is launched. */
+/* A spin is launched that begins at that time of its group. Returns when it ends; 0 when there are too many. */
+uint64_t spin_launch(const char *kernel_name, unsigned group, uint64_t begins_ns, uint64_t duration_ns);
+
+/* A kernel is launched that may be awaited. */
 void spin_note_launch(const char *kernel_name, uint64_t begins_ns);
 
-/* The time that this one has become, if that is known by now. */
-uint64_t spin_known(uint64_t time_ns);
-static inline bool spin_is_known(uint64_t time_ns) {
-  return time_ns >> 62 == 0;
-}
+/* Returns when the spin that a time names ends, SPIN_GOES_ON before that is known, and how long after that the time is.
+ */
+uint64_t spin_end(uint64_t time_ns, uint64_t *after_ns);
 
-/* Until that time, or for a moment where it is not known. */
-void spin_wait_until(uint64_t time_ns);
+/* For a moment. */
+void spin_wait(void);
+
+/* The group goes away, and its spins end. */
+void spins_end_of(unsigned group);
 
 #endif

@@ -9,12 +9,11 @@
 #include "limits.h"
 #include "state_file.h"
 
-#define STATE_MAGIC 0x3330304d49535056ULL /* changes with the layout */
-#define NO_SLOT STATE_MAX_PROCESSES
+#define STATE_MAGIC 0x3530304d49535056ULL /* changes with the layout */
 
 static int state_fd = -1;
 static struct state *state;
-static unsigned own_slot = NO_SLOT;
+static unsigned own_slot = STATE_NO_SLOT;
 static unsigned device_rows[SIM_MAX_DEVICES];
 static uint64_t own_cgroups[SIM_CGROUP_DEPTH];
 
@@ -56,10 +55,10 @@ bool state_open(void) {
     return false;
   }
   state = mapped;
-  state_file_lock(fd);
+  state_file_lock_byte(fd, STATE_LOCK_ALL);
   state->magic = STATE_MAGIC;
   bool good = find_rows(path);
-  state_file_unlock(fd);
+  state_file_unlock_byte(fd, STATE_LOCK_ALL);
   if (!good) {
     munmap(state, sizeof *state);
     state = NULL;
@@ -86,21 +85,24 @@ static uint32_t own_pid_namespace(void) {
 bool state_join(void) {
   /* A child would hold our locks through the mapping as well as through the descriptor. */
   madvise(state, sizeof *state, MADV_DONTFORK);
-  state_file_lock(state_fd);
+  state_file_lock_byte(state_fd, STATE_LOCK_ALL);
   unsigned slot = 0;
   while (slot < STATE_MAX_PROCESSES && !state_file_try_lock(state_fd, STATE_LOCK_SLOTS + slot))
     slot++;
   if (slot == STATE_MAX_PROCESSES) {
-    state_file_unlock(state_fd);
+    state_file_unlock_byte(state_fd, STATE_LOCK_ALL);
     complain("more than %d processes use the simulated GPUs", STATE_MAX_PROCESSES);
     return false;
   }
-  if (!state_file_reserve(state_fd, offsetof(struct state, processes[slot]), sizeof state->processes[slot])) {
-    state_file_unlock(state_fd);
+  if (!state_file_reserve(state_fd, offsetof(struct state, processes[slot]), sizeof state->processes[slot]) ||
+      !state_file_reserve(state_fd, offsetof(struct state, schedules[slot]), sizeof state->schedules[slot])) {
+    state_file_unlock_byte(state_fd, STATE_LOCK_ALL);
     complain("the state file of the simulated GPUs: %s", strerror(errno));
     return false;
   }
   memset(&state->processes[slot], 0, sizeof state->processes[slot]);
+  uint64_t number = atomic_fetch_add(&state->last_owner, 1) + 1;
+  atomic_store(&state->processes[slot].owner, number << STATE_OWNER_SLOT_BITS | (slot + 1));
   atomic_store(&state->processes[slot].pid_namespace, own_pid_namespace());
   memcpy(state->processes[slot].cgroups, own_cgroups, sizeof own_cgroups);
   atomic_store(&state->processes[slot].pid, (uint32_t)getpid());
@@ -108,8 +110,7 @@ bool state_join(void) {
   if (atomic_load(&state->slots_used) <= slot)
     atomic_store(&state->slots_used, slot + 1);
   own_slot = slot;
-  state_file_unlock(state_fd);
-  state_forget_dead_work();
+  state_file_unlock_byte(state_fd, STATE_LOCK_ALL);
   return true;
 }
 
@@ -117,7 +118,7 @@ void state_leave_after_fork(void) {
   state_file_close(state_fd); /* the parent's locks must not outlive it through this copy */
   state_fd = -1;
   state = NULL;
-  own_slot = NO_SLOT;
+  own_slot = STATE_NO_SLOT;
 }
 
 /* A program that closes every descriptor closes ours, and with it the mark of the PID; the slot is held by the mapping.
@@ -126,7 +127,7 @@ static int file(void) {
   int fd = state_file_check(state_fd);
   if (fd != state_fd && fd >= 0) {
     state_fd = fd;
-    if (own_slot != NO_SLOT)
+    if (own_slot != STATE_NO_SLOT)
       state_file_mark_pid(fd, STATE_LOCK_PIDS + own_slot);
   }
   return state_fd;
@@ -153,12 +154,16 @@ static bool slot_is_live(unsigned slot) {
 }
 
 struct state *state_lock(void) {
-  state_file_lock(file());
+  state_file_lock_byte(file(), STATE_LOCK_ALL);
   return state;
 }
 
 void state_unlock(void) {
-  state_file_unlock(file());
+  state_file_unlock_byte(file(), STATE_LOCK_ALL);
+}
+
+struct state *state_mapped(void) {
+  return state;
 }
 
 struct state_limit *state_limits(void) {
@@ -173,7 +178,7 @@ const uint64_t *state_own_cgroups(void) {
   uint64_t now = cgroup_now();
   if (now && now != own_cgroups[0]) { /* it has been moved */
     cgroups_of_caller(own_cgroups);
-    if (own_slot != NO_SLOT)
+    if (own_slot != STATE_NO_SLOT)
       memcpy(state->processes[own_slot].cgroups, own_cgroups, sizeof own_cgroups);
   }
   return own_cgroups;
@@ -193,6 +198,19 @@ unsigned state_row(unsigned device) {
 
 bool state_slot_is_live(unsigned slot) {
   return slot < STATE_MAX_PROCESSES && slot_is_live(slot);
+}
+
+uint64_t state_own_owner(void) {
+  return own_slot == STATE_NO_SLOT ? 0 : atomic_load(&state->processes[own_slot].owner);
+}
+
+unsigned state_slot_of(uint64_t owner) {
+  return (unsigned)(owner % (1U << STATE_OWNER_SLOT_BITS)) - 1;
+}
+
+bool state_owner_is_live(uint64_t owner) {
+  unsigned slot = state_slot_of(owner);
+  return state_slot_is_live(slot) && atomic_load(&state->processes[slot].owner) == owner;
 }
 
 bool state_make_room(size_t start, size_t length) {
@@ -253,7 +271,7 @@ uint64_t state_used_bytes(unsigned device) {
 
 bool state_reserve(unsigned device, uint64_t bytes) {
   uint64_t total = sim_config.devices[device].memory_bytes;
-  state_file_lock(file());
+  state_file_lock_byte(file(), STATE_LOCK_ALL);
   uint64_t used = state_used_bytes(device);
   struct memory_limits limits;
   bool fits = used <= total && bytes <= total - used;
@@ -263,34 +281,12 @@ bool state_reserve(unsigned device, uint64_t bytes) {
     atomic_fetch_add(&state_own(device)->used_bytes, bytes);
     state_device(device)->peak_bytes = max_u64(state_device(device)->peak_bytes, used + bytes);
   }
-  state_file_unlock(file());
+  state_file_unlock_byte(file(), STATE_LOCK_ALL);
   return fits;
 }
 
 void state_release(unsigned device, uint64_t bytes) {
   atomic_fetch_sub(&state_own(device)->used_bytes, bytes);
-}
-
-static void latest_tail(unsigned slot, struct state_process_device *use, void *latest) {
-  (void)slot;
-  uint64_t *tail = latest;
-  *tail = max_u64(*tail, atomic_load(&use->tail_ns));
-}
-
-void state_forget_dead_work(void) {
-  state_file_lock(file());
-  for (unsigned slot = 0; slot < slots_used(); slot++)
-    if (atomic_load(&state->processes[slot].pid) != 0 && !slot_is_live(slot))
-      memset(&state->processes[slot], 0, sizeof state->processes[slot]);
-  for (unsigned device = 0; device < sim_config.device_count; device++) {
-    uint64_t before = atomic_load(&state_device(device)->tail_ns);
-    uint64_t live = 0;
-    state_visit_live(device, latest_tail, &live);
-    /* A process that queues work at this moment moves the tail first and wins. */
-    if (live < before)
-      atomic_compare_exchange_strong(&state_device(device)->tail_ns, &before, live);
-  }
-  state_file_unlock(file());
 }
 
 bool state_find_process(uint32_t pid, unsigned *slot) {

@@ -13,22 +13,18 @@
 
 #include "cgroups.h"
 #include "config.h"
+#include "state_timeline.h"
 
 #define STATE_MAX_PROCESSES 1024
-#define STATE_BUCKETS 256
-#define STATE_BUCKET_NS (NS_PER_S / 8)
 
 struct state_device {
-  char uuid[48];            /* empty: the row is free */
-  _Atomic uint64_t tail_ns; /* when the last work that was queued on the device ends */
-  uint64_t peak_bytes;      /* the most memory that was ever in use at once */
+  char uuid[48];       /* empty: the row is free */
+  uint64_t peak_bytes; /* the most memory that was ever in use at once */
 };
 
 struct state_process_device {
   _Atomic uint64_t used_bytes;
-  _Atomic uint64_t checkpointed_bytes;  /* of a process that is off its GPUs: what it had, and will need again */
-  _Atomic uint64_t tail_ns;             /* when the last work of this process ends */
-  _Atomic uint64_t busy[STATE_BUCKETS]; /* per 125 ms: the number of the interval << 32 | busy nanoseconds in it */
+  _Atomic uint64_t checkpointed_bytes; /* of a process that is off its GPUs: what it had, and will need again */
 };
 
 /* A request of one process to another one's restore thread (checkpoint.c, restore_thread.c). */
@@ -54,10 +50,18 @@ struct state_checkpoint {
   struct state_gpu_pair pairs[SIM_MAX_DEVICES];
 };
 
+/* A process's allocations on its control device (control.c), by handles; 0: nothing. */
+struct state_client {
+  _Atomic uint32_t handle;
+  _Atomic uint32_t devices[SIM_MAX_DEVICES], subdevices[SIM_MAX_DEVICES]; /* by the rows of the devices */
+};
+
 struct state_process {
   _Atomic uint32_t pid; /* as its own PID namespace counts */
   _Atomic uint32_t pid_namespace;
+  _Atomic uint64_t owner; /* a number of its own for ever, and in the low bits its slot, plus one; 0: nobody */
   struct state_checkpoint checkpoint;
+  struct state_client client;
   uint64_t cgroups[SIM_CGROUP_DEPTH]; /* the process's, the nearest first */
   struct state_process_device devices[SIM_MAX_DEVICES];
 };
@@ -92,10 +96,16 @@ struct state {
   _Atomic uint32_t slots_used; /* slots at and above this number were never claimed */
   uint8_t reserved[52];
   struct state_device devices[SIM_MAX_DEVICES];
+  _Atomic uint64_t last_owner;
+  _Atomic uint64_t schedule; /* which one is true (shared_schedule.h) */
+  struct state_group groups[STATE_MAX_GROUPS];
   struct state_process processes[STATE_MAX_PROCESSES];
   uint64_t last_shared_id;
   struct state_shared shared[STATE_MAX_SHARED]; /* under the lock of the file */
   struct state_limit limits[STATE_MAX_LIMITS];
+  struct schedule schedules[STATE_MAX_PROCESSES][2];
+  struct state_piece queues[STATE_MAX_QUEUES][STATE_QUEUE];
+  _Atomic uint64_t records[SIM_MAX_DEVICES][STATE_RECORDS];
 };
 
 /* Maps the file and finds or makes the rows of the configured devices. False after one line on stderr. */
@@ -139,6 +149,7 @@ void state_release(unsigned device, uint64_t bytes);
 /* For parts of the state that have a file of their own. */
 struct state *state_lock(void);
 void state_unlock(void);
+struct state *state_mapped(void); /* NULL: the file is not open, as in a forked child */
 struct state_limit *state_limits(void);
 const uint64_t *state_cgroups(unsigned slot); /* of another process, and of this one */
 const uint64_t *state_own_cgroups(void);
@@ -146,6 +157,15 @@ unsigned state_own_slot(void);
 struct state_process *state_process(unsigned slot);
 unsigned state_row(unsigned device);
 bool state_slot_is_live(unsigned slot);
+
+#define STATE_NO_SLOT STATE_MAX_PROCESSES /* of a process that only looks */
+
+/* Of this process, from state_join on; and whether the process that has such a number lives. */
+#define STATE_OWNER_SLOT_BITS 11
+uint64_t state_own_owner(void);
+bool state_owner_is_live(uint64_t owner);
+unsigned state_slot_of(uint64_t owner);
+
 bool state_make_room(size_t start, size_t length); /* on the disk, before the first store there */
 
 /* The living process that the caller's PID namespace knows by this number. False when it uses no simulated GPU. */
@@ -157,8 +177,5 @@ void state_end_request(unsigned slot);
 
 /* In this process the configured devices are others from now on: the one at `from[i]` is the one at `i`. */
 void state_remap_devices(const unsigned from[SIM_MAX_DEVICES]);
-
-/* Forgets what dead processes had queued, so that new work need not wait for it. */
-void state_forget_dead_work(void);
 
 #endif

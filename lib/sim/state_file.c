@@ -147,8 +147,8 @@ static struct flock byte_range(short type, long long byte) {
   return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1};
 }
 
-void state_file_lock(int fd) {
-  struct flock range = byte_range(F_WRLCK, STATE_LOCK_ALL);
+void state_file_lock_byte(int fd, long long byte) {
+  struct flock range = byte_range(F_WRLCK, byte);
   while (fcntl(fd, F_OFD_SETLKW, &range) != 0 && errno == EINTR)
     continue;
 }
@@ -156,10 +156,6 @@ void state_file_lock(int fd) {
 void state_file_unlock_byte(int fd, long long byte) {
   struct flock range = byte_range(F_UNLCK, byte);
   fcntl(fd, F_OFD_SETLK, &range);
-}
-
-void state_file_unlock(int fd) {
-  state_file_unlock_byte(fd, STATE_LOCK_ALL);
 }
 
 bool state_file_try_lock(int fd, long long byte) {

@@ -28,8 +28,7 @@ void state_file_close(int fd);
 bool state_file_reserve(int fd, size_t start, size_t length);
 
 /* Locks of this open file description: the kernel drops them when the last copy of the descriptor is gone. */
-void state_file_lock(int fd);
-void state_file_unlock(int fd);
+void state_file_lock_byte(int fd, long long byte);
 bool state_file_try_lock(int fd, long long byte);
 void state_file_unlock_byte(int fd, long long byte);
 

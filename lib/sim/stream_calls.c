@@ -1,6 +1,7 @@
 /* The calls that make, end, query and await streams. */
 #include "capture.h"
 #include "streams.h"
+#include "times.h"
 
 static CUresult create(CUstream *handle, unsigned flags, int priority) {
   struct context *context;
@@ -49,7 +50,7 @@ static CUresult cuStreamQuery_on(CUstream handle, enum default_stream default_st
   if (result != CUDA_SUCCESS)
     return result;
   result = capture_check_stream_wait(stream);
-  if (result == CUDA_SUCCESS && stream_tail(stream) > clock_ns())
+  if (result == CUDA_SUCCESS && !time_has_come(stream_tail(stream)))
     result = CUDA_ERROR_NOT_READY;
   return driver_leave(result);
 }

@@ -3,8 +3,9 @@
 #include <stdlib.h>
 
 #include "capture.h"
-#include "spins.h"
+#include "events.h"
 #include "timeline.h"
+#include "times.h"
 
 /* The per-thread default streams of this thread. Their contexts free them; a thread that ends leaves them until then.
  */
@@ -35,14 +36,10 @@ struct stream *stream_new(struct context *context, unsigned flags, int priority)
   return stream;
 }
 
-static uint64_t later(uint64_t a_ns, uint64_t b_ns) {
-  return max_u64(spin_known(a_ns), spin_known(b_ns));
-}
-
 /* Work that is queued goes on, as on a card: the timeline keeps it. */
 void stream_delete(struct stream *stream) {
   capture_abandon(stream);
-  stream->context->gone_tail_ns = later(stream->context->gone_tail_ns, stream->tail_ns);
+  stream->context->gone_tail_ns = time_later(stream->context->gone_tail_ns, stream->tail_ns);
   handle_delete(stream->handle);
   free(stream->launch_ends);
   free(stream);
@@ -98,11 +95,19 @@ CUresult stream_find_for_work(CUstream handle, enum default_stream default_strea
 }
 
 CUresult stream_enter(CUstream handle, enum default_stream default_stream, struct stream **stream) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = stream_find_for_work(handle, default_stream, stream);
-  return result == CUDA_SUCCESS ? CUDA_SUCCESS : driver_leave(result);
+  for (;;) {
+    CUresult result = driver_enter();
+    if (result != CUDA_SUCCESS)
+      return result;
+    result = stream_find_for_work(handle, default_stream, stream);
+    if (result != CUDA_SUCCESS)
+      return driver_leave(result);
+    unsigned group = (*stream)->context->group;
+    if (timeline_has_room(group))
+      return CUDA_SUCCESS;
+    driver_leave(CUDA_SUCCESS);
+    timeline_wait_for_room(group);
+  }
 }
 
 static bool is_blocking(const struct stream *stream) {
@@ -111,27 +116,51 @@ static bool is_blocking(const struct stream *stream) {
 
 uint64_t stream_tail(const struct stream *stream) {
   if (stream->legacy)
-    return later(stream->tail_ns, stream->context->blocking_tail_ns);
+    return time_later(stream->tail_ns, stream->context->blocking_tail_ns);
   if (is_blocking(stream))
-    return later(stream->tail_ns, stream->context->legacy_tail_ns);
-  return spin_known(stream->tail_ns);
+    return time_later(stream->tail_ns, stream->context->legacy_tail_ns);
+  return stream->tail_ns;
+}
+
+/* The events of a process learn their times before the queue of a group forgets them. */
+static void look_at_events(struct context *context) {
+  uint64_t half_rounds = timeline_half_rounds(context->group);
+  if (half_rounds == context->half_rounds)
+    return;
+  context->half_rounds = half_rounds;
+  events_find_times();
+}
+
+/* The stream has new work, or a new time to wait for. */
+static void set_tail(struct stream *stream, uint64_t tail_ns) {
+  struct context *context = stream->context;
+  stream->tail_ns = tail_ns;
+  if (is_blocking(stream))
+    context->blocking_tail_ns = time_later(context->blocking_tail_ns, tail_ns);
+  if (stream->legacy)
+    context->legacy_tail_ns = time_later(context->legacy_tail_ns, tail_ns);
+  look_at_events(context);
 }
 
 void stream_wait_until(struct stream *stream, uint64_t until_ns) {
-  struct context *context = stream->context;
-  stream->tail_ns = later(stream->tail_ns, until_ns);
-  if (is_blocking(stream))
-    context->blocking_tail_ns = later(context->blocking_tail_ns, until_ns);
-  if (stream->legacy)
-    context->legacy_tail_ns = later(context->legacy_tail_ns, until_ns);
+  set_tail(stream, time_later(stream->tail_ns, time_in_group(stream->context->group, until_ns)));
+}
+
+static uint64_t queue(struct stream *stream, struct work work) {
+  unsigned group = stream->context->group;
+  work.after = time_in_group(group, stream_tail(stream));
+  bool knows_tail = time_is_known(work.after) || time_is_piece(work.after);
+  uint64_t end_ns = knows_tail ? timeline_queue(group, work) : work.after + work.duration_ns; /* behind a spin */
+  set_tail(stream, end_ns);
+  return end_ns;
 }
 
 uint64_t stream_queue(struct stream *stream, uint64_t duration_ns) {
-  uint64_t tail_ns = stream_tail(stream);
-  uint64_t end_ns = spin_is_known(tail_ns) ? timeline_queue(stream->context->device, tail_ns, duration_ns)
-                                           : tail_ns + duration_ns; /* the device's timeline knows no such time */
-  stream_wait_until(stream, end_ns);
-  return end_ns;
+  return queue(stream, (struct work){.duration_ns = duration_ns});
+}
+
+uint64_t stream_queue_copy(struct stream *stream, uint64_t duration_ns) {
+  return queue(stream, (struct work){.duration_ns = duration_ns, .is_copy = true});
 }
 
 static uint64_t *oldest_launch(const struct stream *stream) {
@@ -140,7 +169,7 @@ static uint64_t *oldest_launch(const struct stream *stream) {
 }
 
 uint64_t stream_room_at(const struct stream *stream) {
-  return spin_known(*oldest_launch(stream));
+  return time_known(*oldest_launch(stream));
 }
 
 void stream_count_launch(struct stream *stream, uint64_t end_ns) {
@@ -157,11 +186,11 @@ static void add_tail(void *object, void *argument) {
   const struct stream *stream = object;
   struct latest *latest = argument;
   if (stream->context == latest->context)
-    latest->tail_ns = later(latest->tail_ns, stream->tail_ns);
+    latest->tail_ns = time_later(latest->tail_ns, stream->tail_ns);
 }
 
 uint64_t streams_latest_tail(const struct context *context) {
-  struct latest latest = {context, later(context->blocking_tail_ns, context->gone_tail_ns)};
+  struct latest latest = {context, time_later(context->blocking_tail_ns, context->gone_tail_ns)};
   handle_visit(HANDLE_STREAM, add_tail, &latest);
   return latest.tail_ns;
 }

@@ -1,4 +1,4 @@
-/* Streams: the order of work. A stream knows when its last work ends; that is all there is to wait for. */
+/* Streams: the order of work. A stream knows when its last work ends (times.h); that is all there is to wait for. */
 #ifndef SIM_STREAMS_H
 #define SIM_STREAMS_H
 
@@ -34,7 +34,7 @@ CUresult stream_find(CUstream handle, enum default_stream default_stream, struct
 /* The same, for work or for waiting: the legacy stream cannot be used beside a capture that would involve it. */
 CUresult stream_find_for_work(CUstream handle, enum default_stream default_stream, struct stream **stream);
 
-/* driver_enter_context and stream_find_for_work. */
+/* driver_enter_context and stream_find_for_work, once its context has room for more work. */
 CUresult stream_enter(CUstream handle, enum default_stream default_stream, struct stream **stream);
 
 /* When everything ends that new work in this stream has to wait for. */
@@ -45,8 +45,9 @@ void stream_wait_until(struct stream *stream, uint64_t until_ns);
 
 /* Puts work into the stream (not a capturing one). Returns when it ends. */
 uint64_t stream_queue(struct stream *stream, uint64_t duration_ns);
+uint64_t stream_queue_copy(struct stream *stream, uint64_t duration_ns);
 
-/* Launches are counted: as many as the queue is deep may wait. When will there be room for another? */
+/* Launches are counted: as many as the queue is deep may wait. When there is room for another. */
 uint64_t stream_room_at(const struct stream *stream);
 void stream_count_launch(struct stream *stream, uint64_t end_ns);
 

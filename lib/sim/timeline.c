@@ -1,88 +1,147 @@
 #include "timeline.h"
 
-#include "state.h"
+#include <pthread.h>
 
-#define WINDOW_BUCKETS (NS_PER_S / STATE_BUCKET_NS)
-#define LONG_WAIT_NS (20 * NS_PER_MS)
-#define LOOK_FOR_DEAD_EVERY_NS (5 * NS_PER_MS)
+#include "shared_schedule.h"
 
-static void record_busy(struct state_process_device *own, uint64_t start_ns, uint64_t end_ns) {
-  if (end_ns - start_ns > STATE_BUCKETS * STATE_BUCKET_NS) /* only the last of it fits in the ring */
-    start_ns = end_ns - STATE_BUCKETS * STATE_BUCKET_NS;
-  while (start_ns < end_ns) {
-    uint64_t number = start_ns / STATE_BUCKET_NS;
-    uint64_t until_ns = min_u64(end_ns, (number + 1) * STATE_BUCKET_NS);
-    _Atomic uint64_t *bucket = &own->busy[number % STATE_BUCKETS];
-    uint64_t before = atomic_load_explicit(bucket, memory_order_relaxed);
-    uint64_t busy_ns = before >> 32 == (uint32_t)number ? before & UINT32_MAX : 0;
-    busy_ns += until_ns - start_ns;
-    atomic_store_explicit(bucket, number << 32 | busy_ns, memory_order_relaxed);
-    start_ns = until_ns;
-  }
+#define ROOM (STATE_QUEUE / 2 - 512) /* more are queued only by calls that were let in before */
+#define SWEEP_EVERY_NS (5 * NS_PER_MS)
+#define LOOK_AGAIN_NS (10 * NS_PER_MS)     /* at a piece that ends later: by then it may be gone */
+#define POLL_INTERVAL_NS (200 * NS_PER_US) /* at one that nobody can tell when it goes on */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* keeps this process's threads apart */
+static uint64_t swept_ns;
+
+/* ---- the true schedule ------------------------------------------------------------------------------------------- */
+
+static bool only_looks(void) {
+  return state_own_slot() == STATE_NO_SLOT;
 }
 
-/* Another process's work lies before ours for a long time: is that process still there? */
-static void look_for_dead(uint64_t now_ns, uint64_t tail_ns, const struct state_process_device *own) {
-  static uint64_t last_look_ns;
-  if (tail_ns < now_ns + LONG_WAIT_NS || tail_ns == atomic_load(&own->tail_ns) ||
-      now_ns < last_look_ns + LOOK_FOR_DEAD_EVERY_NS)
+static void sweep(struct schedule *schedule) {
+  if (!only_looks() && schedule->now_ns < swept_ns + SWEEP_EVERY_NS)
     return;
-  last_look_ns = now_ns;
-  state_forget_dead_work();
+  swept_ns = schedule->now_ns;
+  schedule_sweep(schedule);
 }
 
-uint64_t timeline_queue(unsigned device, uint64_t not_before_ns, uint64_t duration_ns) {
-  struct state_device *shared = state_device(device);
-  struct state_process_device *own = state_own(device);
-  uint64_t now_ns = clock_ns();
-  look_for_dead(now_ns, atomic_load(&shared->tail_ns), own);
-  uint64_t earliest_ns = max_u64(now_ns, not_before_ns);
-  uint64_t tail_ns = atomic_load(&shared->tail_ns);
-  uint64_t start_ns;
-  do {
-    start_ns = max_u64(earliest_ns, tail_ns);
-  } while (!atomic_compare_exchange_weak(&shared->tail_ns, &tail_ns, start_ns + duration_ns));
-  atomic_store(&own->tail_ns, start_ns + duration_ns);
-  record_busy(own, start_ns, start_ns + duration_ns);
-  return start_ns + duration_ns;
+/* A copy of the true schedule in which the devices have got to this moment. */
+static struct schedule *copy_as_of_now(void) {
+  struct schedule *schedule = shared_schedule_copy();
+  while (!schedule_advance(schedule, clock_ns())) {
+    shared_schedule_publish();
+    schedule = only_looks() ? schedule : shared_schedule_copy();
+    schedule->effect_count = 0;
+  }
+  sweep(schedule);
+  return schedule;
 }
 
-struct window {
-  uint64_t now_ns;
-  uint64_t busy_ns;
+void timeline_do(timeline_change change, void *argument) {
+  pthread_mutex_lock(&lock);
+  do
+    change(copy_as_of_now(), argument);
+  while (!shared_schedule_publish());
+  pthread_mutex_unlock(&lock);
+}
+
+/* The file may be older than the machine's clock, and a dead process may have had this slot. */
+static void begin_anew(struct schedule *schedule, void *argument) {
+  (void)argument;
+  schedule->now_ns = min_u64(schedule->now_ns, clock_ns());
+  schedule_sweep(schedule);
+}
+
+void timeline_join(void) {
+  timeline_do(begin_anew, NULL);
+}
+
+void timeline_leave_after_fork(void) {
+  pthread_mutex_init(&lock, NULL);
+}
+
+static void look(struct schedule *schedule, void *argument) {
+  (void)schedule;
+  (void)argument;
+}
+
+/* ---- groups' work ------------------------------------------------------------------------------------------------ */
+
+uint64_t timeline_half_rounds(unsigned row) {
+  return atomic_load(&group_at(row)->queued) / (STATE_QUEUE / 2);
+}
+
+static bool has_room(unsigned row) {
+  const struct state_group *group = group_at(row);
+  return atomic_load(&group->queued) - atomic_load(&group->passed) < ROOM;
+}
+
+bool timeline_has_room(unsigned row) {
+  if (!has_room(row))
+    timeline_do(look, NULL);
+  return has_room(row);
+}
+
+void timeline_wait_for_room(unsigned row) {
+  timeline_wait(piece_name(row, atomic_load(&group_at(row)->queued) - ROOM, false));
+}
+
+static void queue(struct schedule *schedule, void *name) {
+  schedule_queue(schedule, piece_row(*(uint64_t *)name), piece_number(*(uint64_t *)name));
+}
+
+/* The piece is written before: the first store into a page of the file may take milliseconds. */
+uint64_t timeline_queue(unsigned row, struct work work) {
+  uint64_t number = atomic_fetch_add(&group_at(row)->queued, 1) + 1;
+  uint64_t name = piece_name(row, number, work.is_copy);
+  *piece_at(row, number) = (struct state_piece){.ended = STATE_PENDING | number,
+                                                .copied = STATE_PENDING | number,
+                                                .duration_ns = work.duration_ns,
+                                                .after = work.after,
+                                                .after_ns = work.after_ns,
+                                                .is_copy = work.is_copy};
+  timeline_do(queue, &name);
+  return name;
+}
+
+uint64_t timeline_known(uint64_t name) {
+  uint64_t end_ns = piece_end(name);
+  if (!end_ns) {
+    timeline_do(look, NULL);
+    end_ns = piece_end(name);
+  }
+  return end_ns ? end_ns : name;
+}
+
+struct wait {
+  uint64_t name, now_ns, end_ns;
 };
 
-/* The buckets of the last second: the oldest and the newest count in part. */
-static void add_busy(unsigned slot, struct state_process_device *use, void *argument) {
-  struct window *window = argument;
-  (void)slot;
-  uint64_t newest = window->now_ns / STATE_BUCKET_NS;
-  uint64_t into_newest_ns = window->now_ns % STATE_BUCKET_NS;
-  for (uint64_t i = 0; i <= WINDOW_BUCKETS && i <= newest; i++) {
-    uint64_t bucket = atomic_load_explicit(&use->busy[(newest - i) % STATE_BUCKETS], memory_order_relaxed);
-    if (bucket >> 32 != (uint32_t)(newest - i))
-      continue;
-    uint64_t busy_ns = bucket & UINT32_MAX;
-    if (i == 0) /* may reach into the future */
-      busy_ns = min_u64(busy_ns, into_newest_ns);
-    else if (i == WINDOW_BUCKETS)
-      busy_ns = busy_ns * (STATE_BUCKET_NS - into_newest_ns) / STATE_BUCKET_NS;
-    window->busy_ns += busy_ns;
-  }
+static void find_end(struct schedule *schedule, void *argument) {
+  struct wait *wait = argument;
+  wait->now_ns = schedule->now_ns;
+  wait->end_ns = schedule_may_end_at(schedule, wait->name);
 }
 
-static unsigned percent(struct window window) {
-  return (unsigned)min_u64(100, (window.busy_ns * 100 + NS_PER_S / 2) / NS_PER_S);
+void timeline_wait(uint64_t name) {
+  struct wait wait = {.name = name};
+  if (piece_end(name))
+    return;
+  timeline_do(find_end, &wait);
+  if (!wait.end_ns)
+    clock_sleep_until(wait.now_ns + POLL_INTERVAL_NS);
+  else if (wait.end_ns > wait.now_ns + LOOK_AGAIN_NS)
+    clock_sleep_until(wait.now_ns + LOOK_AGAIN_NS);
+  else
+    clock_wait_until(wait.end_ns);
 }
 
-unsigned timeline_busy_percent_of(unsigned device, unsigned slot) {
-  struct window window = {.now_ns = clock_ns()};
-  add_busy(slot, state_of_slot(slot, device), &window);
-  return percent(window);
+static void drop(struct schedule *schedule, void *row) {
+  schedule_remove(schedule, *(const unsigned *)row);
 }
 
-unsigned timeline_busy_percent(unsigned device) {
-  struct window window = {.now_ns = clock_ns()};
-  state_visit_live(device, add_busy, &window);
-  return percent(window);
+void timeline_drop(unsigned row) {
+  struct state_group *group = group_at(row);
+  timeline_do(drop, &row);
+  atomic_store(&group->passed, atomic_load(&group->queued));
 }

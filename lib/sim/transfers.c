@@ -32,6 +32,7 @@ CUresult transfer_queue(struct stream *stream, CUgraphNodeType type, uint64_t du
   *end_ns = 0;
   if (stream->capture)
     return capture_add(stream, (struct graph_node){.type = type, .duration_ns = duration_ns});
-  *end_ns = stream_queue(stream, duration_ns);
+  bool is_copy = type == CU_GRAPH_NODE_TYPE_MEMCPY;
+  *end_ns = is_copy ? stream_queue_copy(stream, duration_ns) : stream_queue(stream, duration_ns);
   return CUDA_SUCCESS;
 }

@@ -40,6 +40,7 @@ def describe() -> None:
         ("state_file: relative\n", ":1: expected an absolute path, not 'relative'"),
         ("kernels:\n  - duration_us: 5\n", ":2: a kernel without a name"),
         ("kernels:\n  - name: a\n    duration_us: 1.23456\n", ":3: duration_us is a number"),
+        ("nvidiactl: yes\n", ":1: expected true or false, not 'yes'"),
         ("default_kernel_us: 1e3\n", ":1: default_kernel_us is a number"),
         ("\tname: x\n", ":1: a tab in the indentation"),
         ("just words\n", ":1: expected 'key: value'"),

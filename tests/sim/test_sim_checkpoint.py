@@ -258,6 +258,12 @@ def test_onto_another_gpu(machine: Machine, driver: Remote) -> None:
     program.tell("alloc 100")
     program.expect("held")
     assert driver.used_mib() == [0, 630, 0]
+    program.tell("start 30000")
+    program.expect("started")
+    smi = (SIMULATED_DRIVER / "nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")
+    while (busy := list(map(int, machine.run(*smi).stdout.split()))) == [0, 0, 0]:
+        pass
+    assert busy[0] == busy[2] == 0, "its work goes on there"
     program.process.kill()
     program.process.wait()
     assert driver.used_mib() == [0, 0, 0]
