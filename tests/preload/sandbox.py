@@ -92,6 +92,12 @@ class Sandbox:
         )
 
 
+def without_scheduler(sandbox: Sandbox) -> None:
+    """Keep programs from the GPU's scheduler: the library holds launches then."""
+    config = sandbox.folder / "sim.yaml"
+    config.write_text(f"nvidiactl: false\n{config.read_text()}")
+
+
 @contextmanager
 def simulated_machine(folder: Path, machine: str = MACHINE, first_gpu: str = UUID) -> Iterator[Sandbox]:
     """Yield a machine whose files are in this folder; nothing of its tenants is left at the end."""

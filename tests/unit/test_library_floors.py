@@ -22,6 +22,7 @@ FLOORS = [
     "device",
     "hook",
     "profile",
+    "scheduler",
     "compute",
     "turns",
     "shared",

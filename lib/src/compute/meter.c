@@ -5,6 +5,7 @@
 #include "base/claim.h"
 #include "base/log.h"
 #include "compute/meter_parts.h"
+#include "compute/outstanding.h"
 
 #define CLAIM_TRIES 50
 /* Where waits end the batches, or batches are mixed, what each launch costs does not show. So one batch of so many has
@@ -171,7 +172,8 @@ static COLD bool launch_in_new_batch(struct meter_stream *stream, uint64_t work)
   return false;
 }
 
-HOT bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
+/* True where the batch ends with the launch, or it is the batch's first. */
+static inline bool launch_in_batch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
   if (__builtin_expect(!meter_claim(stream), 0)) { /* what is launched meanwhile would be in no batch */
     if (!meter_claim_patiently(stream->meter->driver, &stream->claim))
       return false;
@@ -189,9 +191,18 @@ HOT bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns
   return ends;
 }
 
+HOT bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns) {
+  if (!get(stream->meter->is_governed))
+    return launch_in_batch(stream, work, now_ns);
+  outstanding_launch(stream, now_ns);
+  return true;
+}
+
 /* After the first launch of a batch or its last one. A callback within the launch may have launched on the stream
  * itself, and taken the claim. */
 HOT void meter_launched(struct meter_stream *stream) {
+  if (get(stream->meter->is_governed))
+    outstanding_launched(stream);
   if (__builtin_expect(!claim_is_own(&stream->claim), 0))
     return;
   struct batch *batch = &stream->batch;
@@ -209,8 +220,8 @@ HOT void meter_launched(struct meter_stream *stream) {
   meter_unclaim(stream);
 }
 
-/* With the claim held, outside of a launch on the stream. A capture may have reached it by an event. */
-static bool may_touch(struct meter_stream *stream) {
+/* Not within a launch on the stream; to work on its batch, with the claim held. */
+bool meter_may_touch(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
   return meter_launched_here(stream) && driver->is_here(get(stream->context)) && !driver->is_capturing(stream->handle);
 }
@@ -244,7 +255,7 @@ static bool claim_open(struct meter_stream *stream, int64_t age_ns, bool touches
   if (!get(stream->open) || !meter_launched_here(stream) || !meter_claim(stream))
     return false;
   bool is_old = age_ns == 0 || stream->meter->driver->now_ns() - stream->batch.last_launch_ns >= age_ns;
-  bool mine = get(stream->open) && is_old && (touches ? may_touch(stream) : meter_launched_here(stream));
+  bool mine = get(stream->open) && is_old && (touches ? meter_may_touch(stream) : meter_launched_here(stream));
   if (mine)
     set(stream->open, false);
   else

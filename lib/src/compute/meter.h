@@ -88,10 +88,12 @@ struct meter_stream {
   const struct meter_observer *observer; /* the meter's */
   struct batch batch;
 
-  void *_Atomic context;         /* NULL: destroyed */
-  void *_Atomic handle;          /* NULL: removed */
-  int64_t previous_end_ns;       /* what has been harvested ended then: of the thread that harvests */
-  struct batch ring[METER_RING]; /* in flight: closed, not yet settled */
+  void *_Atomic context;          /* NULL: destroyed */
+  void *_Atomic handle;           /* NULL: removed */
+  _Atomic int64_t outstanding_ns; /* compute/outstanding.c's: the last launch that is not known to be done; 0: none */
+  _Atomic uint32_t governed_launches; /* likewise: of which nobody has been told */
+  int64_t previous_end_ns;            /* what has been harvested ended then: of the thread that harvests */
+  struct batch ring[METER_RING];      /* in flight: closed, not yet settled */
   _Atomic uint32_t head, tail;
   _Atomic int64_t had_ns; /* of the GPU, as launches usually take: by the thread that launched last */
   _Atomic int64_t waits_since_ns, waits_until_ns; /* for tokens: before the latter it looks again, or waits no more */
@@ -159,8 +161,17 @@ struct meter_contention {
   _Atomic int64_t check_at_ns;
 };
 
+/* For how long there was work that was not known to be done. */
+struct outstanding {
+  _Atomic int32_t streams; /* that have such work now */
+  _Atomic int64_t sum_ns;  /* its time; while there is some, less the time at which that began, so below zero */
+};
+
 struct meter {
   const struct meter_driver *driver;
+  _Atomic bool is_governed; /* the GPU's own scheduler holds the limit (scheduler/governor.c): no launch is held */
+  void (*note_work)(void);  /* called where there is work again after there was none */
+  struct outstanding outstanding;               /* while it is governed */
   const struct meter_observer *observer;        /* NULL: nobody looks on */
   struct meter_bucket buckets[VGPU_MAX_LEVELS]; /* the tenant's first, the own share's last */
   int bucket_count;

@@ -85,6 +85,9 @@ static inline void meter_unclaim(struct meter_stream *stream) {
  * was left behind, by the calling thread or one that has ended, is taken over. */
 bool meter_claim_patiently(const struct meter_driver *driver, int32_t *claim);
 
+/* May the calling thread ask for the stream? A capture may have reached it by an event. */
+bool meter_may_touch(struct meter_stream *stream);
+
 /* With the claim held: the batch, which is not open any more, ends behind its last launch. */
 void meter_end_now(struct meter_stream *stream);
 

@@ -43,6 +43,10 @@ static void tell(struct meter *meter) {
   struct meter_bill *bill = &meter->bill;
   int64_t pay_ns = swap(meter->to_pay_ns, 0);
   bool is_damaged = false;
+  if (get(meter->is_governed)) { /* which charges, too */
+    *bill = (struct meter_bill){0};
+    return;
+  }
   bill->now_ns = meter->driver->now_ns();
   bill->pay_ns += pay_ns;
   for (int i = 0; i < meter->bucket_count; i++) {

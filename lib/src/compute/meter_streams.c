@@ -1,5 +1,6 @@
 /* Streams and contexts come and go under the meter. */
 #include "compute/meter_parts.h"
+#include "compute/outstanding.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -87,6 +88,7 @@ bool meter_pause(struct meter *meter) {
 
 void meter_remove_context(struct meter *meter, void *context) {
   uint32_t count = atomic_load(&meter->stream_count);
+  outstanding_all_done(meter, context, INT64_MAX);
   for (uint32_t i = 0; i < count; i++) {
     struct meter_stream *stream = meter->streams[i];
     if (get(stream->context) != context)

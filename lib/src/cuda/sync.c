@@ -3,61 +3,89 @@
  * once. And what is measured ends with its stream.
  */
 #include "base/clock.h"
+#include "compute/outstanding.h"
 #include "cuda/memory.h"
 #include "cuda/memory_pools.h"
 #include "device/process.h"
 #include "stream/meters.h"
 #include "stream/streams.h"
 
-static void begin_wait(CUstream stream) {
+/* Returns when the wait began. */
+static int64_t begin_wait(CUstream stream) {
   struct meter_stream *metered = meters_measure() ? streams_find_known(stream) : NULL;
-  if (metered != NULL)
-    meter_before_wait(metered);
+  if (metered == NULL)
+    return 0;
+  meter_before_wait(metered);
+  return quick_clock_ns();
 }
 
-static CUresult end_wait(CUstream stream, CUresult result) {
+/* The legacy stream waits for others, too. */
+static CUresult end_wait(CUstream stream, int64_t began_ns, CUresult result) {
   int64_t returned_ns = meters_measure() ? quick_clock_ns() : 0;
   struct meter_stream *metered = returned_ns != 0 ? streams_find_known(stream) : NULL;
-  if (metered != NULL)
-    meter_after_wait(metered, result == CUDA_SUCCESS ? METER_STREAM_IS_IDLE : METER_STREAM_MAY_BE_BUSY, returned_ns);
+  if (metered == NULL)
+    return result;
+  if (result == CUDA_SUCCESS)
+    outstanding_done(metered, began_ns);
+  if (result == CUDA_SUCCESS && stream == CU_STREAM_LEGACY)
+    outstanding_ask(metered->meter, began_ns);
+  meter_after_wait(metered, result == CUDA_SUCCESS ? METER_STREAM_IS_IDLE : METER_STREAM_MAY_BE_BUSY, returned_ns);
   return result;
 }
 
-/* The meter of what is waited for, or asked for, or NULL. */
-static struct meter *begin_wait_all(void) {
+/* The meter of what is waited for, or asked for, or NULL; and when that began. */
+struct wait_all {
+  struct meter *meter;
+  int64_t began_ns;
+};
+
+static struct wait_all begin_wait_all(void) {
   struct meter *meter = meters_measure() ? meters_current() : NULL;
-  if (meter != NULL)
-    meter_before_wait_all(meter);
-  return meter;
+  if (meter == NULL)
+    return (struct wait_all){0};
+  meter_before_wait_all(meter);
+  return (struct wait_all){meter, quick_clock_ns()};
 }
 
-static CUresult end_wait_all(struct meter *meter, CUresult result) {
-  if (meter != NULL)
-    meter_after_wait_all(meter, quick_clock_ns());
+static CUresult end_wait_all(struct wait_all wait, CUresult result) {
+  if (wait.meter != NULL) {
+    outstanding_ask(wait.meter, wait.began_ns);
+    meter_after_wait_all(wait.meter, quick_clock_ns());
+  }
   if (process_is_limited())
     pools_after_wait();
   return result;
 }
 
-static CUresult end_poll(struct meter *meter, CUresult result) {
-  if (meter != NULL && result == CUDA_SUCCESS)
-    meter_after_poll(meter);
+/* After one for the whole of the current context. */
+static CUresult end_wait_context(struct wait_all wait, CUresult result) {
+  CUcontext context = NULL;
+  if (wait.meter != NULL && result == CUDA_SUCCESS && real.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context != NULL)
+    outstanding_all_done(wait.meter, context, wait.began_ns);
+  return end_wait_all(wait, result);
+}
+
+static CUresult end_poll(struct wait_all wait, CUresult result) {
+  if (wait.meter != NULL && result == CUDA_SUCCESS) {
+    outstanding_ask(wait.meter, wait.began_ns);
+    meter_after_poll(wait.meter);
+  }
   return result;
 }
 
 HOOK CUresult cuStreamSynchronize(CUstream stream) {
-  begin_wait(legacy(stream));
-  return end_wait(legacy(stream), real.cuStreamSynchronize(stream));
+  int64_t began_ns = begin_wait(legacy(stream));
+  return end_wait(legacy(stream), began_ns, real.cuStreamSynchronize(stream));
 }
 
 HOOK CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-  begin_wait(per_thread(stream));
-  return end_wait(per_thread(stream), real.cuStreamSynchronize_ptsz(stream));
+  int64_t began_ns = begin_wait(per_thread(stream));
+  return end_wait(per_thread(stream), began_ns, real.cuStreamSynchronize_ptsz(stream));
 }
 
 HOOK CUresult cuCtxSynchronize(void) {
-  struct meter *meter = begin_wait_all();
-  return end_wait_all(meter, real.cuCtxSynchronize());
+  struct wait_all wait = begin_wait_all();
+  return end_wait_context(wait, real.cuCtxSynchronize());
 }
 
 /* Only the thread's own context can be asked or marked here. */
@@ -70,38 +98,38 @@ static bool is_current(CUcontext context) {
 HOOK CUresult cuCtxSynchronize_v2(CUcontext context) {
   if (!is_current(context))
     return real.cuCtxSynchronize_v2(context);
-  struct meter *meter = begin_wait_all();
-  return end_wait_all(meter, real.cuCtxSynchronize_v2(context));
+  struct wait_all wait = begin_wait_all();
+  return end_wait_context(wait, real.cuCtxSynchronize_v2(context));
 }
 
 HOOK CUresult cuEventSynchronize(CUevent event) {
-  struct meter *meter = begin_wait_all();
-  return end_wait_all(meter, real.cuEventSynchronize(event));
+  struct wait_all wait = begin_wait_all();
+  return end_wait_all(wait, real.cuEventSynchronize(event));
 }
 
 HOOK CUresult cuStreamQuery(CUstream stream) {
-  struct meter *meter = begin_wait_all();
-  return end_poll(meter, real.cuStreamQuery(stream));
+  struct wait_all wait = begin_wait_all();
+  return end_poll(wait, real.cuStreamQuery(stream));
 }
 
 HOOK CUresult cuStreamQuery_ptsz(CUstream stream) {
-  struct meter *meter = begin_wait_all();
-  return end_poll(meter, real.cuStreamQuery_ptsz(stream));
+  struct wait_all wait = begin_wait_all();
+  return end_poll(wait, real.cuStreamQuery_ptsz(stream));
 }
 
 HOOK CUresult cuEventQuery(CUevent event) {
-  struct meter *meter = begin_wait_all();
-  return end_poll(meter, real.cuEventQuery(event));
+  struct wait_all wait = begin_wait_all();
+  return end_poll(wait, real.cuEventQuery(event));
 }
 
 HOOK CUresult cuMemcpyDtoH_v2(void *host, CUdeviceptr device, size_t size) {
-  struct meter *meter = begin_wait_all();
-  return end_wait_all(meter, real.cuMemcpyDtoH_v2(host, device, size));
+  struct wait_all wait = begin_wait_all();
+  return end_wait_all(wait, real.cuMemcpyDtoH_v2(host, device, size));
 }
 
 HOOK CUresult cuMemcpyDtoH_v2_ptds(void *host, CUdeviceptr device, size_t size) {
-  struct meter *meter = begin_wait_all();
-  return end_wait_all(meter, real.cuMemcpyDtoH_v2_ptds(host, device, size));
+  struct wait_all wait = begin_wait_all();
+  return end_wait_all(wait, real.cuMemcpyDtoH_v2_ptds(host, device, size));
 }
 
 HOOK CUresult cuStreamDestroy_v2(CUstream stream) {

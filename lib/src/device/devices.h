@@ -23,6 +23,7 @@ struct device {
                                                            they do not count yet */
   bool is_listed;                                      /* NVML listed this process then */
   struct meter *meter;                                 /* stream/meters.c's; NULL until something is launched */
+  bool was_tried;                                      /* stream/meters.c's: whether the driver takes work off it */
   bool in_company;                                     /* stream/meters.c's: another tenant used it of late */
   bool is_measured; /* stream/meters.c's: for company or a limit, at the last refresh */
 };

@@ -40,6 +40,7 @@ struct library {
   const char *soname;
   const struct row *rows;
   size_t row_count;
+  void *handle;
   int loaded;
 };
 static struct library cuda = {.soname = "libcuda.so.1", .rows = cuda_rows, .row_count = COUNT(cuda_rows)};
@@ -63,12 +64,17 @@ static bool load(struct library *library, int flags) {
     else
       log_line(LOG_DEBUG, "%s has no %s", library->soname, library->rows[i].name);
   }
+  library->handle = handle;
   __atomic_store_n(&library->loaded, 1, __ATOMIC_RELEASE);
   return true;
 }
 
 bool hooks_load_cuda(void) {
   return load(&cuda, RTLD_NOLOAD);
+}
+
+void *hooks_cuda_handle(void) {
+  return hooks_load_cuda() ? cuda.handle : NULL;
 }
 
 bool hooks_load_nvml(void) {

@@ -238,6 +238,9 @@ CUDA_HOT(X)
 /* Fills the table of real functions from the libcuda that the program has loaded; false while it has none. */
 bool hooks_load_cuda(void);
 
+/* The handle by which that is looked up; NULL while there is none. */
+void *hooks_cuda_handle(void);
+
 /* Loads the real NVML unless it is there; false without one. */
 bool hooks_load_nvml(void);
 

@@ -4,6 +4,7 @@
 #include "base/claim.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "scheduler/governor.h"
 #include "stream/profile.h"
 #include "turns/turns_file.h"
 
@@ -101,8 +102,10 @@ static void join_turns(struct meter *meter, struct device *device) {
 
 /* Charges what nobody has waited for. A process that is suspended has nothing on the GPU, and its calls would wait. */
 static void harvest_at_exit(void) {
-  if (!process_is_suspended())
-    meters_harvest_all();
+  if (process_is_suspended())
+    return;
+  meters_harvest_all();
+  governor_settle_all();
 }
 
 /* The driver has a handler of its own as soon as there is a device: this one comes later, and runs before it. */
@@ -127,6 +130,7 @@ static struct meter *make(struct device *device) {
   add_buckets(made, device);
   made->observer = profile_observer();
   made->launches_block = launches_block();
+  made->note_work = governor_note_work;
   if (process_shows_limits())
     join_turns(made, device);
   struct meter *other = NULL;
@@ -155,12 +159,21 @@ static bool is_measured(struct device *device) {
   return limits.paused || (limits.sm_policy != VGPU_SM_OFF && limited);
 }
 
+/* The GPU's own scheduler holds the limit where the driver lets us have it so; else launches are held. */
+static struct meter *limiting(struct device *device) {
+  struct meter *meter = meter_of(device);
+  if (meter != NULL && !__atomic_load_n(&device->was_tried, __ATOMIC_RELAXED) &&
+      !__atomic_exchange_n(&device->was_tried, true, __ATOMIC_RELAXED))
+    governor_begin(meter, device->uuid, process_is_suspended);
+  return meter;
+}
+
 struct meter *meters_current(void) {
   struct device *device = device_of_current_context();
   if (device == NULL || device->number < 0)
     return NULL;
   bool in_company = __atomic_load_n(&device->in_company, __ATOMIC_RELAXED);
-  return is_measured(device) || in_company ? meter_of(device) : NULL;
+  return is_measured(device) || in_company ? limiting(device) : NULL;
 }
 
 /* ---- company ---------------------------------------------------------------------------------------------------- */
@@ -225,6 +238,7 @@ static void meters_forget(void) {
       turns_files_forget(device->meter->turns.files);
   memset(states, 0, sizeof states); /* the child may have other limits */
   memset(made_meters, 0, sizeof made_meters);
+  governor_forget();
   meters_watch = (struct meters_watch){0};
   claim_forget_thread();
 }

@@ -1,4 +1,4 @@
-#include "rm.h"
+#include "scheduler/rm.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -7,8 +7,6 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#define MOST_CHANNELS 64
 
 /* Protection and coherency of memory (nvos.h: NVOS32_ATTR2_PROTECTION_USER_READ_ONLY,
  * NVOS32_ATTR_COHERENCY_WRITE_BACK). */
@@ -45,7 +43,7 @@ struct idle_channels {
 static int kernels_ioctl(int file, unsigned long request, void *argument) {
   return (int)syscall(SYS_ioctl, file, request, argument);
 }
-rm_ioctl_function *rm_ioctl = kernels_ioctl;
+int (*rm_ioctl)(int file, unsigned long request, void *argument) = kernels_ioctl;
 
 /* Makes a call, whose answer is in its `status`. */
 static uint32_t call_rm(int file, unsigned long request, void *call, const uint32_t *status) {
@@ -84,7 +82,10 @@ static const void *map(struct rm_client client, uint32_t object, size_t size) {
   uint32_t status = call_rm(client.file, _IOWR(RM_TYPE, 0x4e, struct map_memory), &call, &call.status);
   void *memory = status == RM_OK ? mmap(NULL, size, PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
   close(file);
-  return memory != MAP_FAILED ? memory : NULL;
+  if (memory == MAP_FAILED)
+    return NULL;
+  madvise(memory, size, MADV_DONTFORK);
+  return memory;
 }
 
 const void *rm_make_memory(struct rm_client client, uint32_t object, size_t size) {
@@ -98,8 +99,15 @@ const void *rm_make_memory(struct rm_client client, uint32_t object, size_t size
   return memory;
 }
 
+void rm_free_memory(struct rm_client client, uint32_t object, const void *memory, size_t size) {
+  if (memory == NULL)
+    return;
+  munmap((void *)memory, size);
+  rm_release(client, client.handle, object);
+}
+
 uint32_t rm_ask_idle(struct rm_client client, uint32_t device, const uint32_t channels[], uint32_t count) {
-  uint32_t clients[MOST_CHANNELS], devices[MOST_CHANNELS];
+  uint32_t clients[RM_MOST_CHANNELS], devices[RM_MOST_CHANNELS];
   for (uint32_t i = 0; i < count; i++) {
     clients[i] = client.handle;
     devices[i] = device;

@@ -3,8 +3,8 @@
  * those of NVIDIA's open kernel modules (src/common/sdk/nvidia/inc, nvos.h and ctrl/), where they are declared for all
  * users. A client's objects obey its own open file alone.
  */
-#ifndef SCHEDULER_RM_H
-#define SCHEDULER_RM_H
+#ifndef VGPU_SCHEDULER_RM_H
+#define VGPU_SCHEDULER_RM_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,7 +12,6 @@
 
 #define RM_OK 0u
 #define RM_NOT_CALLED 0xffffffffu /* the kernel refused the call itself */
-#define RM_INVALID_OBJECT 0x21u   /* one of the handles means nothing any more */
 #define RM_BUSY 0x65u
 
 #define RM_CLASS_DEVICE 0x80u
@@ -49,9 +48,8 @@ struct rm_group_parameters {
 #define RM_FREE 0x29
 #define RM_ALLOC 0x2b
 
-/* The driver's own ioctl: the C library's, or that of a simulated driver. */
-typedef int rm_ioctl_function(int file, unsigned long request, void *argument);
-extern rm_ioctl_function *rm_ioctl;
+/* How the driver is called: the C library's ioctl, or that of a simulated driver (entry/ioctl.c). */
+extern int (*rm_ioctl)(int file, unsigned long request, void *argument);
 
 struct rm_client {
   int file;
@@ -64,8 +62,11 @@ uint32_t rm_make(struct rm_client client, uint32_t parent, uint32_t object, uint
                  uint32_t size);
 uint32_t rm_release(struct rm_client client, uint32_t parent, uint32_t object);
 
-/* Memory of the driver that this process reads: NULL where that cannot be had. */
+/* Memory of the driver that this process reads, and a forked child does not have: NULL where that cannot be had. */
 const void *rm_make_memory(struct rm_client client, uint32_t object, size_t size);
+void rm_free_memory(struct rm_client client, uint32_t object, const void *memory, size_t size);
+
+#define RM_MOST_CHANNELS 64 /* of a call */
 
 /* Has any of the channels had work for a quarter of a millisecond? RM_BUSY, RM_OK, or what went wrong. */
 uint32_t rm_ask_idle(struct rm_client client, uint32_t device, const uint32_t channels[], uint32_t count);

@@ -1,6 +1,10 @@
-#include "objects.h"
+#include "scheduler/channels.h"
 
-#include <pthread.h>
+#include "base/claim.h"
+#include "base/compiler.h"
+#include "base/libc_symbols.h"
+
+#include <string.h>
 #include <sys/stat.h>
 
 #define MOST_OBJECTS 2048
@@ -17,7 +21,7 @@ struct object {
 
 static struct object objects[MOST_OBJECTS];
 static uint32_t object_count, generation;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int32_t lock; /* a claim, never held across a call of the driver */
 
 /* ---- what the driver makes and frees ----------------------------------------------------------------------------- */
 
@@ -46,18 +50,18 @@ static void add(const struct object *object) {
     return;
   objects[place] = *object;
   object_count = place == object_count ? place + 1 : object_count;
-  generation++;
+  generation += object->kind == GROUP || object->kind == CHANNEL;
 }
 
 static void note_made(int file, uint32_t client, uint32_t parent, uint32_t handle, enum kind kind) {
   struct stat status;
-  if (kind == NOTHING || fstat(file, &status) != 0)
+  if (kind == NOTHING || !libc_file_status(file, &status))
     return;
   const struct object object = {kind, file, status.st_dev, status.st_ino, client, parent, handle};
-  pthread_mutex_lock(&lock);
+  claim_take(&lock);
   if (kind != CHANNEL || find(GROUP, client, parent) != NULL)
     add(&object);
-  pthread_mutex_unlock(&lock);
+  claim_release(&lock);
 }
 
 /* With an object goes all that is below it. */
@@ -68,20 +72,20 @@ static void remove_below(uint32_t client, uint32_t handle) {
     if (object->kind == NOTHING || object->client != client || (!is_it && object->parent != handle))
       continue;
     uint32_t below = object->handle;
+    generation += object->kind == GROUP || object->kind == CHANNEL;
     object->kind = NOTHING;
-    generation++;
     if (!is_it)
       remove_below(client, below);
   }
 }
 
 static void note_freed(uint32_t client, uint32_t handle) {
-  pthread_mutex_lock(&lock);
+  claim_take(&lock);
   remove_below(client, handle);
-  pthread_mutex_unlock(&lock);
+  claim_release(&lock);
 }
 
-void objects_note(int file, unsigned long request, const void *argument) {
+void channels_note(int file, unsigned long request, const void *argument) {
   if (RM_REQUEST_TYPE(request) != RM_TYPE || argument == NULL)
     return;
   size_t size = RM_REQUEST_SIZE(request);
@@ -107,39 +111,120 @@ void objects_note(int file, unsigned long request, const void *argument) {
 /* A program may close every descriptor, and open its own under the same number. */
 static bool has_its_file(const struct object *object) {
   struct stat status;
-  return fstat(object->file, &status) == 0 && status.st_dev == object->file_device &&
+  return libc_file_status(object->file, &status) && status.st_dev == object->file_device &&
          status.st_ino == object->file_inode;
 }
 
-static void add_channels(struct objects_gpu *gpu) {
+static void add_channels(struct channels *gpu) {
   for (uint32_t i = 0; i < object_count; i++) {
     const struct object *object = &objects[i];
     if (object->client != gpu->client.handle)
       continue;
-    if (object->kind == GROUP && object->parent == gpu->device && gpu->group_count < OBJECTS_MOST_GROUPS)
+    if (object->kind == GROUP && object->parent == gpu->device && gpu->group_count < CHANNELS_MOST_GROUPS)
       gpu->groups[gpu->group_count++] = object->handle;
     const struct object *group = object->kind == CHANNEL ? find(GROUP, object->client, object->parent) : NULL;
-    if (group != NULL && group->parent == gpu->device && gpu->channel_count < OBJECTS_MOST_CHANNELS)
+    if (group != NULL && group->parent == gpu->device && gpu->channel_count < CHANNELS_MOST_CHANNELS)
       gpu->channels[gpu->channel_count++] = object->handle;
   }
 }
 
-bool objects_next(uint32_t *previous, struct objects_gpu *gpu) {
-  pthread_mutex_lock(&lock);
+bool channels_next(uint32_t *previous, struct channels *gpu) {
+  claim_take(&lock);
   bool found = false;
   while (!found && *previous < object_count) {
     const struct object *subdevice = &objects[(*previous)++];
     if (subdevice->kind != SUBDEVICE || !has_its_file(subdevice))
       continue;
-    *gpu = (struct objects_gpu){
+    *gpu = (struct channels){
         .client = {subdevice->file, subdevice->client}, .device = subdevice->parent, .subdevice = subdevice->handle};
     add_channels(gpu);
     found = gpu->channel_count > 0;
   }
-  pthread_mutex_unlock(&lock);
+  claim_release(&lock);
   return found;
 }
 
-uint32_t objects_generation(void) {
+void channels_forget(void) {
+  lock = 0;
+  object_count = 0;
+  generation++;
+}
+
+uint32_t channels_generation(void) {
   return __atomic_load_n(&generation, __ATOMIC_RELAXED);
+}
+
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
+
+/* NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS */
+#define DISABLE_CHANNELS 0x2080110bu
+struct disable_channels {
+  uint8_t disable, padding[3];
+  uint32_t count;
+  uint8_t only_scheduling, rewind, padding2[6];
+  uint64_t event;
+  uint32_t clients[RM_MOST_CHANNELS], channels[RM_MOST_CHANNELS];
+};
+_Static_assert(sizeof(struct disable_channels) == 536, "layout");
+
+#define SET_TIMESLICE 0xa06c0103u /* NVA06C_CTRL_CMD_SET_TIMESLICE */
+#define GET_TIMESLICE 0xa06c0104u
+#define GET_CONTEXT_ID 0xa06f0113u /* NVA06F_CTRL_CMD_GET_CONTEXT_ID */
+#define GET_GID_INFO 0x2080014au   /* NV2080_CTRL_CMD_GPU_GET_GID_INFO: in ASCII */
+#define GET_TIME 0x20800403u       /* NV2080_CTRL_CMD_TIMER_GET_TIME */
+
+struct gid_info {
+  uint32_t index, flags, length;
+  uint8_t data[CHANNELS_UUID_BYTES];
+};
+
+static uint32_t part(const struct channels *gpu, uint32_t first) {
+  return (uint32_t)min(gpu->channel_count - first, RM_MOST_CHANNELS);
+}
+
+uint32_t channels_switch(const struct channels *gpu, bool off) {
+  uint32_t status = RM_OK;
+  for (uint32_t first = 0; first < gpu->channel_count && status == RM_OK; first += RM_MOST_CHANNELS) {
+    struct disable_channels call = {.disable = off, .count = part(gpu, first)};
+    for (uint32_t i = 0; i < call.count; i++) {
+      call.clients[i] = gpu->client.handle;
+      call.channels[i] = gpu->channels[first + i];
+    }
+    status = rm_control(gpu->client, gpu->subdevice, DISABLE_CHANNELS, &call, sizeof call);
+  }
+  return status;
+}
+
+uint32_t channels_set_slice(const struct channels *gpu, uint64_t slice_us) {
+  uint32_t status = RM_OK;
+  for (uint32_t i = 0; i < gpu->group_count && status == RM_OK; i++)
+    status = rm_control(gpu->client, gpu->groups[i], SET_TIMESLICE, &slice_us, sizeof slice_us);
+  return status;
+}
+
+uint32_t channels_slice_us(const struct channels *gpu, uint64_t *slice_us) {
+  return rm_control(gpu->client, gpu->groups[0], GET_TIMESLICE, slice_us, sizeof *slice_us);
+}
+
+uint32_t channels_ask_busy(const struct channels *gpu) {
+  uint32_t status = RM_OK;
+  for (uint32_t first = 0; first < gpu->channel_count && status == RM_OK; first += RM_MOST_CHANNELS)
+    status = rm_ask_idle(gpu->client, gpu->device, &gpu->channels[first], part(gpu, first));
+  return status;
+}
+
+uint32_t channels_context_number(const struct channels *gpu, uint32_t channel, uint32_t *number) {
+  return rm_control(gpu->client, channel, GET_CONTEXT_ID, number, sizeof *number);
+}
+
+uint32_t channels_uuid(const struct channels *gpu, char uuid[CHANNELS_UUID_BYTES]) {
+  struct gid_info info = {0};
+  uint32_t status = rm_control(gpu->client, gpu->subdevice, GET_GID_INFO, &info, sizeof info);
+  memcpy(uuid, info.data, CHANNELS_UUID_BYTES);
+  uuid[CHANNELS_UUID_BYTES - 1] = '\0';
+  return status;
+}
+
+uint32_t channels_gpu_time(const struct channels *gpu, int64_t *time_ns) {
+  return rm_control(gpu->client, gpu->subdevice, GET_TIME, time_ns, sizeof *time_ns);
 }

@@ -1,11 +1,12 @@
-#include "records.h"
+#include "scheduler/records.h"
+
+#include "base/compiler.h"
 
 #include <string.h>
 
-#define max(a, b) ((a) > (b) ? (a) : (b))
-
 #define RECORDS 4096
 #define RECORD_BYTES 40
+#define HEADER_BYTES 4096
 
 #define BIND 0x20801238u   /* NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID_V2 */
 #define ENABLE 0x90cd0101u /* NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS */
@@ -66,22 +67,34 @@ static bool bind(struct records *records, uint32_t first) {
          rm_control(records->client, first + 2, ENABLE, &enable, sizeof enable) == RM_OK;
 }
 
-bool records_begin(struct records *records, const struct objects_gpu *gpu) {
-  uint32_t first = FIRST_HANDLE + (gpu->subdevice & 0xff) * 4;
-  *records = (struct records){.client = gpu->client, .subdevice = gpu->subdevice};
-  records->header = rm_make_memory(gpu->client, first, 4096);
-  records->ring = rm_make_memory(gpu->client, first + 1, RECORDS * RECORD_BYTES);
-  bool begun = records->header != NULL && records->ring != NULL && bind(records, first) &&
-               channels_gpu_time(gpu, &records->on_since_ns) == RM_OK;
-  if (begun)
-    records->next = records->header->put;
-  else
-    records->client.file = -1;
-  return begun;
+static uint32_t first_handle(const struct records *records) {
+  return FIRST_HANDLE + (records->subdevice & 0xff) * 4;
 }
 
-static void ask_numbers(struct records *records, const struct objects_gpu *gpu) {
-  uint32_t generation = objects_generation();
+bool records_begin(struct records *records, const struct channels *gpu) {
+  *records = (struct records){.client = gpu->client, .subdevice = gpu->subdevice, .is_on = true};
+  uint32_t first = first_handle(records);
+  records->header = rm_make_memory(gpu->client, first, HEADER_BYTES);
+  records->ring = rm_make_memory(gpu->client, first + 1, RECORDS * RECORD_BYTES);
+  if (records->header != NULL && records->ring != NULL && bind(records, first) &&
+      channels_gpu_time(gpu, &records->on_since_ns) == RM_OK) {
+    records->next = records->header->put;
+    return true;
+  }
+  records_end(records);
+  return false;
+}
+
+void records_end(struct records *records) {
+  uint32_t first = first_handle(records);
+  rm_release(records->client, records->client.handle, first + 2);
+  rm_free_memory(records->client, first, (const void *)records->header, HEADER_BYTES);
+  rm_free_memory(records->client, first + 1, (const void *)records->ring, RECORDS * RECORD_BYTES);
+  *records = (struct records){0};
+}
+
+static void ask_numbers(struct records *records, const struct channels *gpu) {
+  uint32_t generation = channels_generation();
   if (records->number_count > 0 && records->generation == generation)
     return;
   records->number_count = 0;
@@ -105,18 +118,26 @@ static int64_t follow(struct records *records, const struct record *record) {
   int64_t was_on_ns = records->is_on ? max(record->time_ns - records->on_since_ns, 0) : 0;
   records->on_since_ns = max(record->time_ns, records->on_since_ns);
   records->is_on = is_on;
+  records->ran_while_off |=
+      own && record->tag == BEGINS && records->off_since_ns != 0 && record->time_ns > records->off_since_ns;
   return was_on_ns;
 }
 
-void records_note_off(struct records *records, const struct objects_gpu *gpu) {
+void records_note_off(struct records *records, const struct channels *gpu) {
   channels_gpu_time(gpu, &records->on_since_ns);
   records->is_on = false;
+  records->off_since_ns = records->on_since_ns;
 }
 
-int64_t records_read_ns(struct records *records, const struct objects_gpu *gpu) {
+void records_note_on(struct records *records) {
+  records->off_since_ns = 0;
+  records->ran_while_off = false;
+}
+
+int64_t records_read_ns(struct records *records, const struct channels *gpu) {
   int64_t now_ns = 0, on_ns = 0;
   ask_numbers(records, gpu);
-  rm_control(records->client, FIRST_HANDLE + (gpu->subdevice & 0xff) * 4 + 2, FLUSH, NULL, 0);
+  records->are_lost = rm_control(records->client, first_handle(records) + 2, FLUSH, NULL, 0) != RM_OK;
   uint32_t put = records->header->put;
   channels_gpu_time(gpu, &now_ns);
   for (uint32_t left = RECORDS; records->next != put && records->next < RECORDS && left > 0; left--) {

@@ -1,0 +1,32 @@
+/*
+ * Which work has been launched and is not known to be done, and for how long there was any: what a program whose limit
+ * the GPU's own scheduler holds may have had of the GPU at most. Nothing is asked of the driver but what the thread
+ * that launches, or waits, may ask of its own streams; and nothing is recorded on a stream.
+ */
+#ifndef VGPU_COMPUTE_OUTSTANDING_H
+#define VGPU_COMPUTE_OUTSTANDING_H
+
+#include "compute/meter.h"
+
+/* Before a launch, and after it: another thread may have waited for the stream in between. */
+void outstanding_launch(struct meter_stream *stream, int64_t now_ns);
+void outstanding_launched(struct meter_stream *stream);
+
+/* The stream was found idle by a wait or a question that began at that time. */
+void outstanding_done(struct meter_stream *stream, int64_t began_ns);
+
+/* Likewise, of all streams of a context; NULL: of all. */
+void outstanding_all_done(struct meter *meter, const void *context, int64_t began_ns);
+
+/* After a wait, or a question, that says nothing about single streams: those that the calling thread launched on are
+ * asked. */
+void outstanding_ask(struct meter *meter, int64_t began_ns);
+
+/* For how long there was such work until now, in all. Never less than it was before. */
+int64_t outstanding_total_ns(struct meter *meter, int64_t now_ns);
+
+static inline bool outstanding_any(struct meter *meter) {
+  return atomic_load(&meter->outstanding.streams) > 0;
+}
+
+#endif

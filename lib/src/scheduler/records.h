@@ -1,0 +1,40 @@
+/*
+ * When the GPU worked for this process, as the GPU itself has recorded it: the driver's context switch records (class
+ * NV_EVENT_BUFFER), which a process may read of its own user's contexts without any privilege. They have the GPU's own
+ * time, and come at once when they are asked for. A context that nobody else drives away stays on the GPU when it has
+ * nothing to do, and has no records then.
+ */
+#ifndef VGPU_SCHEDULER_RECORDS_H
+#define VGPU_SCHEDULER_RECORDS_H
+
+#include "scheduler/channels.h"
+
+struct records {
+  struct rm_client client;
+  uint32_t subdevice, next;
+  const volatile struct records_header *header; /* NULL: there are none */
+  const volatile unsigned char *ring;
+  uint32_t generation; /* of the objects, when the numbers were asked for */
+  uint32_t numbers[CHANNELS_MOST_CHANNELS], number_count;
+  bool is_on;           /* one of our contexts is on the GPU, or may be */
+  int64_t on_since_ns;  /* by the GPU's clock: what was before has been counted */
+  int64_t off_since_ns; /* likewise, while the channels are off; else 0 */
+  bool are_lost;        /* the driver has freed them */
+  bool ran_while_off;   /* though it was to be off */
+};
+
+/* False where the driver does not give them. A context that is there may be on the GPU: until a record tells. */
+bool records_begin(struct records *records, const struct channels *gpu);
+void records_end(struct records *records);
+
+/* The channels have been taken off the GPU: nothing of ours is on it, whatever the records said last. */
+void records_note_off(struct records *records, const struct channels *gpu);
+
+/* They have been put back, and all records until then have been read. */
+void records_note_on(struct records *records);
+
+/* Returns for how long one of our contexts has been on the GPU since the last call, in nanoseconds: what the GPU has
+ * recorded by now. */
+int64_t records_read_ns(struct records *records, const struct channels *gpu);
+
+#endif

@@ -1,0 +1,336 @@
+"""The limits that the GPU's own scheduler holds: no launch waits, and work is taken off the GPU in the middle of a
+kernel.
+
+Shares are of the simulated GPU, which preempts and counts as the driver on a card does (tests/sim/test_channels.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sandbox import Sandbox, without_scheduler
+from together import each_alone, measured_together
+
+from cuda_driver import Driver
+from support import assert_measured
+from support.programs import Program, text_of
+from vgpurun.limits import limits_file
+from vgpurun.limits.quota import Quota
+
+KERNELS = {"spin_1ms": 1e-3, "spin_100ms": 0.1, "spin_1s": 1.0}
+GOVERNOR = "vgpu-governor"
+POINTS = 2.0
+
+
+def flat_out(d: Driver, k: int, kernel_s: float, seconds: float) -> float:
+    """Keep kernels for 50 ms in flight, and two at least.
+
+    Return what they were of the time up to the end of the last one.
+    """
+    events, done, began = [], 0, time.monotonic()
+    while True:
+        d.launch(k)
+        events.append(d.event())
+        d.event_record(events[-1])
+        if len(events) > max(1, int(50e-3 / kernel_s)):
+            d.event_synchronize(events.pop(0))
+            done += 1
+        passed_s = time.monotonic() - began
+        if done and passed_s > seconds:
+            return done * kernel_s / passed_s
+
+
+def alone(kernel: str) -> Program:
+    def program() -> None:
+        d = Driver()
+        d.start()
+        print(100 * flat_out(d, d.kernel(kernel), KERNELS[kernel], 4), flush=True)
+        os._exit(0)
+
+    return program
+
+
+def shares_alone(sandbox: Sandbox, percent: int) -> dict[str, float]:
+    programs = {kernel: (sys.executable, "-c", text_of(alone(kernel))) for kernel in KERNELS}
+    return each_alone(sandbox, programs, CUDA_DEVICE_SM_LIMIT=str(percent))
+
+
+@pytest.mark.real_time(measure=shares_alone)
+@pytest.mark.parametrize("percent", [20, 50])
+def test_kernels_of_any_length_are_held(measured: Callable[[], dict[str, float]], percent: int) -> None:
+    assert_measured(measured, lambda shares: all(abs(share - percent) < POINTS for share in shares.values()))
+
+
+def beside(kernel: str) -> Program:
+    def program() -> None:
+        d = Driver()
+        d.start()
+        k = d.kernel(kernel)
+        print("ready", flush=True)
+        input()
+        flat_out(d, k, KERNELS[kernel], 0.5)
+        print(100 * flat_out(d, k, KERNELS[kernel], 3), flush=True)
+        flat_out(d, k, KERNELS[kernel], 60)
+
+    return program
+
+
+@dataclass(frozen=True)
+class Tenants:
+    """Two programs, their limits, how many containers they are in, and what each is to have in percent."""
+
+    kernels: tuple[str, str]
+    limits: tuple[int, int]
+    containers: int
+    due: tuple[int, int]
+
+
+TENANTS = [
+    Tenants(("spin_100ms", "spin_1ms"), (30, 70), 2, (30, 70)),
+    Tenants(("spin_1ms", "spin_1ms"), (30, 50), 2, (30, 50)),
+    Tenants(("spin_1ms", "spin_1ms"), (40, 40), 1, (20, 20)),
+]
+
+
+def shares_of_tenants(busy_gpu: Sandbox, tenants: Tenants) -> list[float]:
+    return measured_together(
+        [
+            busy_gpu.start_python(
+                beside(kernel),
+                CUDA_DEVICE_SM_LIMIT=str(percent),
+                CUDA_DEVICE_MEMORY_SHARED_CACHE=str(busy_gpu.folder / f"usage{number % tenants.containers}"),
+            )
+            for number, (kernel, percent) in enumerate(zip(tenants.kernels, tenants.limits, strict=True))
+        ]
+    )
+
+
+@pytest.mark.real_time(measure=shares_of_tenants)
+@pytest.mark.parametrize("tenants", TENANTS, ids=["long beside short", "short beside short", "of one container"])
+def test_tenants_have_their_limits(measured: Callable[[], list[float]], tenants: Tenants) -> None:
+    assert_measured(
+        measured, lambda had: all(-4 < share - part < POINTS for share, part in zip(had, tenants.due, strict=True))
+    )
+
+
+def thinking(d: Driver, k: int, kernel_s: float, seconds: float) -> float:
+    """Launch, wait and think, so that the GPU has work for 45 % of the time; return what that was of the time."""
+    done, began = 0, time.monotonic()
+    while (passed_s := time.monotonic() - began) < seconds:
+        d.launch(k)
+        d.synchronize()
+        done += 1
+        time.sleep(kernel_s * 55 / 45)
+    return done * kernel_s / passed_s
+
+
+def host_bound(sandbox: Sandbox) -> list[float]:
+    def program() -> None:
+        d = Driver()
+        d.start()
+        print(100 * thinking(d, d.kernel("spin_50ms"), 50e-3, 4))
+
+    text = (sys.executable, "-c", text_of(program))
+    return [each_alone(sandbox, {"": text}, CUDA_DEVICE_SM_LIMIT=str(percent))[""] for percent in (99, 60, 25)]
+
+
+@pytest.mark.real_time(measure=host_bound)
+def test_a_program_that_waits_for_its_host_pays_for_its_kernels_alone(measured: Callable[[], list[float]]) -> None:
+    def holds(shares: list[float]) -> bool:
+        free, above, below = shares
+        return free > 40 and above > 0.97 * free and 25 - 2 * POINTS < below < 25 + POINTS
+
+    assert_measured(measured, holds)
+
+
+# ---- one program under a limits file, and what it is in the middle of
+
+
+@contextmanager
+def running(sandbox: Sandbox, program: Program, quota: Quota) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Start a program that prints `ready`; yield it and its limits file."""
+    limits = sandbox.folder / "limits"
+    limits.write_bytes(limits_file.limits_bytes([(sandbox.uuid, quota)]))
+    with sandbox.start_python(program, VGPURUN_LIMITS_FILE=str(limits)) as process:
+        try:
+            assert line(process) == "ready"
+            yield process, limits
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def threads(pid: int) -> dict[str, Path]:
+    return {(task / "comm").read_text().strip(): task for task in Path(f"/proc/{pid}/task").iterdir()}
+
+
+def second_long() -> None:
+    """Launch a kernel of a second, and print when it ended after how many milliseconds of waiting."""
+    d = Driver()
+    d.start()
+    k = d.kernel("spin_1s")
+    d.launch(d.kernel("spin_1ms"))
+    d.synchronize()
+    print("ready", flush=True)
+    while True:
+        input()
+        began = time.monotonic()
+        d.launch(k)
+        print(f"{time.monotonic() - began}", flush=True)
+        d.synchronize()
+        print(f"{time.monotonic() - began}", flush=True)
+
+
+def ask(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def test_a_pause_holds_in_the_middle_of_a_kernel(sandbox: Sandbox) -> None:
+    with running(sandbox, second_long, Quota(None, 90)) as (process, limits):
+        ask(process)
+        assert float(line(process)) < 0.5, "the launch was held"
+        time.sleep(0.2)
+        limits_file.write_limits(limits, [(sandbox.uuid, Quota(None, 90, paused=True))])
+        time.sleep(2)
+        limits_file.write_limits(limits, [(sandbox.uuid, Quota(None, 90))])
+        assert 2.9 < float(line(process)) < 5
+
+
+def test_a_new_limit_holds_in_the_middle_of_a_kernel(sandbox: Sandbox) -> None:
+    with running(sandbox, second_long, Quota(None, 10)) as (process, limits):
+        ask(process)
+        line(process)
+        time.sleep(1)
+        limits_file.write_limits(limits, [(sandbox.uuid, Quota(None, 90))])
+        assert 1.8 < float(line(process)) < 3.5, "at 10 percent it would have taken ten seconds"
+
+
+def forking() -> None:
+    """Fork while off: the child uses the GPU as any program that has just begun."""
+    d = Driver()
+    d.start()
+    k = d.kernel("spin_100ms")
+    print("ready", flush=True)
+    for _ in range(20):
+        d.launch(k)
+    time.sleep(0.3)  # at 5 percent most of it is spent off
+    print(Path("/proc/self/maps").read_text().count(" r--s "), flush=True)
+    child = os.fork()
+    if child == 0:
+        names = [name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")]
+        print(json.dumps([names, Path("/proc/self/maps").read_text().count(" r--s ")]), flush=True)
+        os.execv(sys.executable, [sys.executable, "-c", "print('went on', flush=True)"])
+    os.waitpid(child, 0)
+    began = time.monotonic()
+    d.synchronize()
+    print(f"{time.monotonic() - began}", flush=True)
+
+
+def test_a_child_has_no_governor_and_no_records_of_its_parent(sandbox: Sandbox) -> None:
+    with running(sandbox, forking, Quota(None, 20)) as (process, _):
+        before = int(line(process))
+        names, after = json.loads(line(process))
+        assert GOVERNOR not in names
+        assert after == before - 2, "the header of the records, and the records"
+        assert line(process) == "went on"
+        assert 5 < float(line(process)) < 15, "2 s of work at 20 percent"
+
+
+def test_a_program_that_is_killed_while_off_leaves_nothing(sandbox: Sandbox) -> None:
+    with running(sandbox, forking, Quota(None, 5)) as (process, limits):
+        time.sleep(0.2)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        limits_file.write_limits(limits, [(sandbox.uuid, Quota(None, 90))])
+    with running(sandbox, second_long, Quota(None, 90)) as (process, _):
+        ask(process)
+        line(process)
+        assert float(line(process)) < 3
+
+
+def test_a_stopped_program_that_is_off_goes_on_where_it_was(sandbox: Sandbox) -> None:
+    with running(sandbox, second_long, Quota(None, 50)) as (process, _):
+        ask(process)
+        line(process)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGCONT)
+        assert 1.4 < float(line(process)) < 4
+
+
+def idle() -> None:
+    d = Driver()
+    d.start()
+    d.launch(d.kernel("spin_1ms"))
+    d.synchronize()
+    print("ready", flush=True)
+    input()
+
+
+def test_a_governor_sleeps_while_there_is_no_work(sandbox: Sandbox) -> None:
+    with running(sandbox, idle, Quota(None, 50)) as (process, _):
+        time.sleep(0.5)
+        status = threads(process.pid)[GOVERNOR] / "status"
+        before = [each for each in status.read_text().splitlines() if "ctxt" in each]
+        time.sleep(1)
+        assert [each for each in status.read_text().splitlines() if "ctxt" in each] == before
+
+
+@pytest.mark.parametrize("quota", [Quota(1 << 30, None)])
+def test_a_program_without_a_compute_limit_has_no_governor(sandbox: Sandbox, quota: Quota) -> None:
+    with running(sandbox, idle, quota) as (process, _):
+        assert GOVERNOR not in threads(process.pid)
+
+
+def share_where_launches_are_held(busy_gpu: Sandbox) -> float:
+    without_scheduler(busy_gpu)
+    return float(busy_gpu.python(alone("spin_1ms"), CUDA_DEVICE_SM_LIMIT="20"))
+
+
+@pytest.mark.real_time(measure=share_where_launches_are_held)
+def test_where_the_control_device_cannot_be_had_launches_are_held(
+    measured: Callable[[], float], sandbox: Sandbox
+) -> None:
+    without_scheduler(sandbox)
+    with running(sandbox, idle, Quota(None, 50)) as (process, _):
+        assert GOVERNOR not in threads(process.pid)
+    assert_measured(measured, lambda share: abs(share - 20) < POINTS)
+
+
+def test_other_calls_of_ioctl_are_passed_on(sandbox: Sandbox) -> None:
+    def program() -> None:
+        import array
+        import errno
+        import fcntl
+        import termios
+
+        def error(request: int) -> int:
+            try:
+                return fcntl.ioctl(read, request, bytearray(64)) and 0
+            except OSError as refusal:
+                return refusal.errno or 0
+
+        read, write = os.pipe()
+        os.write(write, b"three")
+        size = array.array("i", [0])
+        fcntl.ioctl(read, termios.FIONREAD, size)
+        print(size[0], errno.errorcode[error(termios.TCGETS)], errno.errorcode[error(0xC0304600 | 0x2B)])
+
+    assert sandbox.python(program, CUDA_DEVICE_SM_LIMIT="50") == "5 ENOTTY ENOTTY", "0x2B: the driver's allocations"
