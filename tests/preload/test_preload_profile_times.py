@@ -7,15 +7,17 @@ launches ahead where it matters how long a kernel took.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from sandbox import Sandbox
+from sandbox import SIMULATED_DRIVER, Sandbox
 
 from cuda_driver import STREAM_NON_BLOCKING, Driver, c_size_t, c_uint64, c_void_p, ctypes
 from support.programs import Program
@@ -220,6 +222,17 @@ def test_what_a_stream_waits_for_is_not_its_kernels(sandbox: Sandbox, folder: Pa
 
 
 def test_a_profile_holds_nothing_back(sandbox: Sandbox, folder: Path) -> None:
+    """Nor beside another process of the container, where memory alone is limited."""
+
+    def busy() -> None:
+        d = Driver()
+        d.start()
+        kernel = d.kernel("spin_5ms")
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            d.launch(kernel)
+            d.synchronize()
+            print("busy")
+
     def program() -> None:
         d = Driver()
         d.start()
@@ -230,9 +243,12 @@ def test_a_profile_holds_nothing_back(sandbox: Sandbox, folder: Path) -> None:
         print(time.monotonic() - began)
         d.synchronize()
 
-    assert float(sandbox.python(program, PFLOG=str(folder))) < 0.3
+    other = sandbox.start_python(busy, CUDA_DEVICE_MEMORY_LIMIT="2g")
+    assert other.stdout is not None
+    assert other.stdout.readline() == "busy\n"
+    assert float(sandbox.python(program, PFLOG=str(folder), CUDA_DEVICE_MEMORY_LIMIT="2g")) < 0.3
+    other.communicate("\n", timeout=60)
     [profile] = read_profiles(folder)
-    check(profile, spin_50ms=20)
     assert not list(profile.waits())
 
 
@@ -283,6 +299,52 @@ def test_pauses_are_not_the_kernels(sandbox: Sandbox, folder: Path, burst: int, 
         time.sleep(0.3)
 
     check(profile_of(sandbox, folder, program), spin_200us=40 * burst, spin_300us=40 * burst)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2], ids=["global", "thread-local", "relaxed"])
+@pytest.mark.parametrize("wait", ["event", "stream", "copy", "event_query", "stream_query", "context", "legacy"])
+def test_no_capture_is_invalidated(
+    sandbox: Sandbox, folder: Path, compile_c: Callable[..., Path], mode: int, wait: str
+) -> None:
+    """One thread captures, launches and launches the graph; another one launches and waits meanwhile."""
+    program = compile_c("captures.c", f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread")
+    result = sandbox.run([program, "100", str(mode), wait], PFLOG=str(folder))
+    assert result.stdout == "0\n", result.stderr
+    [profile] = read_profiles(folder)
+    kernels = {kernel.name: kernel for kernel in profile.kernels}
+    assert kernels["(graphs)"].launches == kernels["spin_100us"].launches == 100
+    check_sums(profile)
+
+
+def test_a_stream_that_its_thread_has_left(sandbox: Sandbox, folder: Path) -> None:
+    """Nobody marks what it launched last; others are alone on the GPU soon, and need few markers then."""
+
+    def program() -> None:
+        d = Driver()
+        d.start()
+        context, kernel, other = d.primary_context(), d.kernel("spin_100us"), d.kernel("spin_50us")
+
+        def work() -> None:
+            d.set_current(context)
+            stream = d.stream(STREAM_NON_BLOCKING)
+            for _ in range(30):
+                d.launch(kernel, stream)
+                d.stream_synchronize(stream)
+            d.launch(kernel, stream)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        stream = d.stream(STREAM_NON_BLOCKING)
+        for _ in range(10):
+            time.sleep(0.05)
+            for _ in range(100):
+                d.launch(other, stream)
+            d.stream_synchronize(stream)
+
+    profile = profile_of(sandbox, folder, program)
+    check(profile, spin_100us=31, spin_50us=1000)
+    assert max(span.launches for span in profile.spans()) > 5
 
 
 def test_launches_that_fail_are_none(sandbox: Sandbox, folder: Path) -> None:

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #define HARVEST_EVERY_NS 200000LL
+#define LEFT_OPEN_NS 100000000LL
 #define PAUSE_TRIES 10000 /* of some 70 us */
 #define CLOCK_TRIES 5
 #define CLOCK_WITHIN_NS 20000LL
@@ -398,10 +399,11 @@ static void settle_done(int64_t until_ns) {
   }
 }
 
-static void close_all(void) {
+/* Their threads may have ended, or not come back for long: meanwhile other streams seem not to be alone on the GPU. */
+static void close_older(int64_t than_ns) {
   for (struct profile_stream *stream = first_stream(); stream != NULL; stream = stream->next)
     if (__atomic_load_n(&stream->is_open, __ATOMIC_RELAXED) && claim_try(&stream->claim)) {
-      if (stream->is_open)
+      if (stream->is_open && stream->open.ready_ns <= than_ns)
         profile_flights_close(stream, false);
       claim_release(&stream->claim);
     }
@@ -412,8 +414,7 @@ static void harvest(enum flights_wanted wanted) {
   bool asks = !process_is_suspended();
   int64_t now_ns = quick_clock_ns();
   __atomic_store_n(&harvested_ns, now_ns, __ATOMIC_RELAXED);
-  if (wanted == FLIGHTS_ALL)
-    close_all();
+  close_older(wanted == FLIGHTS_ALL ? INT64_MAX : now_ns - LEFT_OPEN_NS);
   for (struct profile_stream *stream = first_stream(); stream != NULL; stream = stream->next)
     if (asks)
       collect(stream);
