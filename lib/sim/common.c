@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #define SPIN_NS (80 * NS_PER_US)
@@ -38,4 +39,9 @@ void clock_wait_until(uint64_t target_ns) {
   if (target_ns > clock_ns() + SPIN_NS)
     clock_sleep_until(target_ns - SPIN_NS);
   clock_spin_until(target_ns);
+}
+
+bool files_may_have(size_t bytes) {
+  struct rlimit most;
+  return getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur >= bytes;
 }

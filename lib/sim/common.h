@@ -36,4 +36,7 @@ static inline uint64_t min_u64(uint64_t a, uint64_t b) {
   return a < b ? a : b;
 }
 
+/* Whether this process may make files of that size: to try would raise SIGXFSZ. */
+bool files_may_have(size_t bytes);
+
 #endif

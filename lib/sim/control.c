@@ -58,6 +58,8 @@ static bool read_client(int fd, struct control_client *client) {
 
 static int make_device(void) {
   struct device_file file = {DEVICE_MAGIC, own_client};
+  if (!files_may_have(sizeof file))
+    return -1;
   int fd = (int)syscall(SYS_memfd_create, "nvidiactl", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd >= 0 && pwrite(fd, &file, sizeof file, 0) == (ssize_t)sizeof file && fcntl(fd, F_ADD_SEALS, ALL_SEALS) == 0)
     return fd;
@@ -146,7 +148,7 @@ static void free_object(uint32_t parent, uint32_t handle) {
 bool control_open(void) {
   uint64_t owner = state_own_owner();
   own_client = (struct control_client){owner, FIRST_CLIENT + (uint32_t)(owner >> STATE_OWNER_SLOT_BITS)};
-  if (sim_config.nvidiactl && device() < 0)
+  if (sim_config.nvidiactl && files_may_have(sizeof(struct device_file)) && device() < 0)
     return false;
   return alloc(0, own_client.handle, CLASS_CLIENT, NULL, 0);
 }

@@ -88,7 +88,7 @@ static enum control_status alloc_memory(const struct control_alloc *call) {
   if (call->size < sizeof parameters || !call->parameters)
     return STATUS_INVALID_ARGUMENT;
   memcpy(&parameters, (const void *)(uintptr_t)call->parameters, sizeof parameters);
-  int file = memory ? (int)syscall(SYS_memfd_create, "nvidiactl", MFD_CLOEXEC) : -1;
+  int file = memory && files_may_have(parameters.size) ? (int)syscall(SYS_memfd_create, "nvidiactl", MFD_CLOEXEC) : -1;
   if (file < 0)
     return STATUS_INSUFFICIENT_RESOURCES;
   void *mapping = MAP_FAILED;
