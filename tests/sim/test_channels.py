@@ -494,6 +494,42 @@ def test_a_program_that_ends_or_stops_anywhere_holds_nobody_up(
         process.wait()
 
 
+def test_programs_that_are_stopped_again_and_again_lose_no_time(
+    machine: Machine, simulated_driver: Path, cuda_includes: list[str], tmp_path: Path
+) -> None:
+    """A program that goes on finds that others have been at the devices since, and begins its change anew."""
+    machine.configure("context_switch_us: 0\n")
+
+    def program() -> None:
+        first, kernel = driver.kernel("spin_3s"), driver.kernel("spin_500us")
+        start, end = driver.event(), driver.event()
+        driver.event_record(start)
+        driver.launch(first)
+        print("begun")
+        for _ in range(1000):
+            driver.launch(kernel)
+            time.sleep(0.0005)
+        driver.event_record(end)
+        driver.event_synchronize(end)
+        print(driver.event_elapsed_ms(start, end))
+
+    launch_forever = compile_program("launch_cost.c", simulated_driver, tmp_path / "program", cuda_includes)
+    neighbour = subprocess.Popen([launch_forever, "forever"], env=machine.environment)
+    try:
+        stopped = machine.start_python(program)
+        assert stopped.stdout
+        assert stopped.stdout.readline() == "begun\n"
+        for _ in range(300):
+            for process in (stopped, neighbour):
+                process.send_signal(signal.SIGSTOP)
+                time.sleep(0.0005)
+                process.send_signal(signal.SIGCONT)
+        assert float(stopped.stdout.readline()) == pytest.approx(3500, abs=0.5), "what nobody interrupted"
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+
+
 def test_a_stopped_program_s_work_goes_on(machine: Machine) -> None:
     def program() -> None:
         driver.launch(driver.kernel("spin_50ms"))
