@@ -121,7 +121,7 @@ static void forget_ended(void) {
     if (__atomic_load_n(&stream->has_ended, __ATOMIC_ACQUIRE) &&
         __atomic_load_n(&stream->groups, __ATOMIC_ACQUIRE) == 0 &&
         __atomic_load_n(&stream->claim, __ATOMIC_ACQUIRE) == 0) {
-      *link = stream->next;
+      __atomic_store_n(link, stream->next, __ATOMIC_RELEASE); /* others look at the first without the claim */
       stream->next = spare;
       spare = stream;
     } else
