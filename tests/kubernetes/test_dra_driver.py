@@ -19,6 +19,7 @@ from vgpurun.kubernetes.dra.model import device_name
 from vgpurun.limits.limits_file import read_limits
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
+from vgpurun.storage import tenants
 
 GIB = 1 << 30
 
@@ -113,6 +114,15 @@ class TestPrepare:
         folders = sorted((node.root / "claims").glob("[!.]*"))
         limits = sorted(read_limits(each / "etc/limits")[0][1].memory_bytes for each in folders)  # type: ignore
         assert limits == [GIB, 3 * GIB]
+
+    def test_tenants_go_with_their_claims(self, server: ApiServer, node: ClaimNode) -> None:
+        made = add(server, result(GPUS[0]))
+        driver = node.driver()
+        tenant = tenants.folder_of(node.root / "claims" / made["metadata"]["uid"])
+        driver.prepare(named(made))
+        assert tenant.exists()
+        driver.unprepare(named(made))
+        assert not tenant.exists()
 
     def test_many_at_once_and_one_many_times(self, server: ApiServer, node: ClaimNode) -> None:
         made = [add(server, result(GPUS[i % 2], "256Mi", "5"), name=f"claim-{i}") for i in range(20)]

@@ -35,6 +35,7 @@ from vgpurun.limits.device_quotas import shared_files
 from vgpurun.limits.limits_file import read_limits
 from vgpurun.limits.model import DeviceQuota
 from vgpurun.limits.quota import Quota
+from vgpurun.storage import tenants
 
 GIB = 1 << 30
 MEMORY = "alnair/vgpu-memory"
@@ -70,6 +71,7 @@ class TestSweep:
         sweeper = Sweeper(tmp_path, 1)
         assert sweeper.look(read_containers(kubelet.socket), []) == [gone]
         assert kept.exists() and not gone.exists()
+        assert tenants.folder_of(kept).exists() and not tenants.folder_of(gone).exists()
         del kubelet.pods["lab", "alice"]
         assert sweeper.look(read_containers(kubelet.socket), []) == [kept]
         assert folders(tmp_path) == []

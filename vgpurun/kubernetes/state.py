@@ -64,6 +64,7 @@ def make_folder(root: Path, resource: str, units: Collection[str], files: Mappin
                 raise KubernetesError(
                     f"a process still uses {resource} that kubelet takes for free; it is under the limits in {folder}"
                 )
+            tenants.remove(folder)
             shutil.rmtree(folder, ignore_errors=True)
     path = folder_of(root, resource, units)
     state.StateFolder.make(path, files, {"resource": resource, "units": sorted(units)}).close()

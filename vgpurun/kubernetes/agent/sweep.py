@@ -10,6 +10,7 @@ from typing import NamedTuple
 from vgpurun.kubernetes.checkpoint import Holding
 from vgpurun.kubernetes.pods import PodContainer
 from vgpurun.kubernetes.state import all_folders, alone, state_root, units_of
+from vgpurun.storage import tenants
 from vgpurun.storage.shared_file import has_live_processes
 
 _HALF_GONE = ".gone-"
@@ -64,6 +65,7 @@ class Sweeper:
                 seen.path.rename(half_gone)
             except OSError:
                 return False
+            tenants.remove(seen.path)
         shutil.rmtree(half_gone, ignore_errors=True)
         return True
 

@@ -21,7 +21,7 @@ from vgpurun.kubernetes.dra.claim import Allocation, ClaimName, check_uid
 from vgpurun.kubernetes.locks import one_at_a_time
 from vgpurun.limits.model import DeviceQuota, quotas_from_json, quotas_to_json
 from vgpurun.limits.quota import Quota, show_size
-from vgpurun.storage import state
+from vgpurun.storage import state, tenants
 
 _HALF_MADE = ".making-"
 _HALF_GONE = ".removing-"
@@ -131,6 +131,7 @@ class Claims:
                 )
 
     def _remove(self, place: Path) -> None:
+        tenants.remove(place)  # first: as long as there is a record, this is tried again
         half_gone = self._folder / f"{_HALF_GONE}{os.urandom(6).hex()}"
         try:
             place.rename(half_gone)
