@@ -50,7 +50,7 @@ static void add(const struct object *object) {
     return;
   objects[place] = *object;
   object_count = place == object_count ? place + 1 : object_count;
-  generation += object->kind == GROUP || object->kind == CHANNEL;
+  __atomic_fetch_add(&generation, object->kind == GROUP || object->kind == CHANNEL, __ATOMIC_RELAXED);
 }
 
 static void note_made(int file, uint32_t client, uint32_t parent, uint32_t handle, enum kind kind) {
@@ -72,7 +72,7 @@ static void remove_below(uint32_t client, uint32_t handle) {
     if (object->kind == NOTHING || object->client != client || (!is_it && object->parent != handle))
       continue;
     uint32_t below = object->handle;
-    generation += object->kind == GROUP || object->kind == CHANNEL;
+    __atomic_fetch_add(&generation, object->kind == GROUP || object->kind == CHANNEL, __ATOMIC_RELAXED);
     object->kind = NOTHING;
     if (!is_it)
       remove_below(client, below);

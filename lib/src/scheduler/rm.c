@@ -47,7 +47,7 @@ int (*rm_ioctl)(int file, unsigned long request, void *argument) = kernels_ioctl
 
 /* Makes a call, whose answer is in its `status`. */
 static uint32_t call_rm(int file, unsigned long request, void *call, const uint32_t *status) {
-  return rm_ioctl(file, request, call) == 0 ? *status : RM_NOT_CALLED;
+  return __atomic_load_n(&rm_ioctl, __ATOMIC_RELAXED)(file, request, call) == 0 ? *status : RM_NOT_CALLED;
 }
 
 uint32_t rm_control(struct rm_client client, uint32_t object, uint32_t command, void *parameters, uint32_t size) {
