@@ -306,6 +306,7 @@ def remove(found: Slice) -> None:
         found.folder.rename(gone)
     except OSError as error:
         raise StateError(f"{found.folder}: {error.strerror}; only root may remove it") from None
+    tenants.remove(found.folder)
     shutil.rmtree(gone, ignore_errors=True)
 
 

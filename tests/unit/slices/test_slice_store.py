@@ -29,7 +29,7 @@ from vgpurun.limits.quota import Quota
 from vgpurun.slices import store
 from vgpurun.slices.members import members
 from vgpurun.slices.store import Slice
-from vgpurun.storage import state
+from vgpurun.storage import state, tenants
 
 GPUS = make_gpus(2)
 QUOTAS = (DeviceQuota(GPUS[1], Quota(2 * GIB, 30)),)
@@ -104,6 +104,13 @@ def test_who_may_join(monkeypatch: pytest.MonkeyPatch, public: Path, user: str, 
             with pytest.raises(SliceError, match=f"not for user {user}"):
                 joining.look()
     assert joining.look().joined is not None, "root may"
+
+
+def test_its_folder_among_the_tenants_goes_with_it() -> None:
+    made = make()
+    assert tenants.folder_of(made.folder).exists()
+    store.remove(made)
+    assert not tenants.folder_of(made.folder).exists()
 
 
 def test_what_joins_while_it_is_removed_sees_that() -> None:
