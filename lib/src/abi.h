@@ -52,6 +52,7 @@
                                   */
 #define VGPU_ENV_PROFILE "PFLOG" /* Alnair's name: the folder for profiles */
 #define VGPU_ENV_PROFILE_SIZE "VGPURUN_PROFILE_SIZE"
+#define VGPU_ENV_SCHEDULER "VGPURUN_SCHEDULER"          /* 1: the GPU's own scheduler holds limits */
 #define VGPU_ENV_DISABLE_CONTROL "CUDA_DISABLE_CONTROL" /* HAMi's name; see may_disable */
 
 #define VGPU_MAX_LEVELS 4

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sandbox import SIMULATED_DRIVER, Sandbox, without_scheduler
+from sandbox import SIMULATED_DRIVER, Sandbox
 from together import assert_shares
 
 from cuda_driver import Driver, byref, c_size_t, c_uint64
@@ -278,8 +278,7 @@ def test_threads_that_are_cancelled_while_they_launch_hold_nobody_up(
 
 @pytest.mark.real_time
 def test_launches_that_a_signal_handler_leaves_by_siglongjmp(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
-    """The share is afterwards what it was, where launches are held."""
-    without_scheduler(sandbox)
+    """The share is afterwards what it was."""
     program = compile_c("jumps.c", f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread")
     programs = {"a thread that goes on": [program, "20"], "threads that end": [program, "20", "ends"]}
     assert_shares(sandbox, programs, 0.33, 0.47, CUDA_DEVICE_SM_LIMIT="40")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sandbox import SIMULATED_DRIVER, Sandbox, without_scheduler
+from sandbox import SIMULATED_DRIVER, Sandbox
 from together import KERNEL_S, assert_shares, compare, compared, each_alone, measured_together, started, work
 
 from cuda_driver import CAPTURE_GLOBAL, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, STREAM_NON_BLOCKING, Driver
@@ -102,9 +102,9 @@ def waiting() -> None:
     compare(d, k, lambda: (d.launch(k), d.synchronize()))
 
 
-def parts_of_processes(busy_gpu: Sandbox, other: Program) -> list[float]:
+def parts_of_processes(sandbox: Sandbox, other: Program) -> list[float]:
     return measured_together(
-        [busy_gpu.start_python(program, CUDA_DEVICE_SM_LIMIT="80") for program in (compared, other)]
+        [sandbox.start_python(program, CUDA_DEVICE_SM_LIMIT="80") for program in (compared, other)]
     )
 
 
@@ -119,8 +119,7 @@ def test_two_processes_get_parts_of_one_limit(
 
 
 def parts_of_threads(sandbox: Sandbox) -> list[int]:
-    """Each is on a stream of its own; one waits for each launch. Where launches are held they have equal parts."""
-    without_scheduler(sandbox)
+    """Each is on a stream of its own; one waits for each launch."""
 
     def program() -> None:
         d, _ = started()
@@ -180,8 +179,8 @@ def test_two_processes_that_poll_share_one_limit(measured: Callable[[], float]) 
     assert_measured(measured, lambda total: 0.33 < total < 0.47)
 
 
-def share_by_an_unreadable_value(busy_gpu: Sandbox) -> float:
-    return float(busy_gpu.python(launching("cuLaunchKernel"), CUDA_DEVICE_SM_LIMIT="fast"))
+def share_by_an_unreadable_value(sandbox: Sandbox) -> float:
+    return float(sandbox.python(launching("cuLaunchKernel"), CUDA_DEVICE_SM_LIMIT="fast"))
 
 
 @pytest.mark.real_time(measure=share_by_an_unreadable_value)

@@ -29,6 +29,7 @@ from vgpurun.limits.quota import Quota
 
 KERNELS = {"spin_1ms": 1e-3, "spin_100ms": 0.1, "spin_1s": 1.0}
 GOVERNOR = "vgpu-governor"
+ASKED = {"VGPURUN_SCHEDULER": "1"}
 POINTS = 2.0
 
 
@@ -62,7 +63,7 @@ def alone(kernel: str) -> Program:
 
 def shares_alone(sandbox: Sandbox, percent: int) -> dict[str, float]:
     programs = {kernel: (sys.executable, "-c", text_of(alone(kernel))) for kernel in KERNELS}
-    return each_alone(sandbox, programs, CUDA_DEVICE_SM_LIMIT=str(percent))
+    return each_alone(sandbox, programs, **ASKED, CUDA_DEVICE_SM_LIMIT=str(percent))
 
 
 @pytest.mark.real_time(measure=shares_alone)
@@ -107,6 +108,7 @@ def shares_of_tenants(busy_gpu: Sandbox, tenants: Tenants) -> list[float]:
         [
             busy_gpu.start_python(
                 beside(kernel),
+                **ASKED,
                 CUDA_DEVICE_SM_LIMIT=str(percent),
                 CUDA_DEVICE_MEMORY_SHARED_CACHE=str(busy_gpu.folder / f"usage{number % tenants.containers}"),
             )
@@ -141,7 +143,7 @@ def host_bound(sandbox: Sandbox) -> list[float]:
         print(100 * thinking(d, d.kernel("spin_50ms"), 50e-3, 4))
 
     text = (sys.executable, "-c", text_of(program))
-    return [each_alone(sandbox, {"": text}, CUDA_DEVICE_SM_LIMIT=str(percent))[""] for percent in (99, 60, 25)]
+    return [each_alone(sandbox, {"": text}, **ASKED, CUDA_DEVICE_SM_LIMIT=str(percent))[""] for percent in (99, 60, 25)]
 
 
 @pytest.mark.real_time(measure=host_bound)
@@ -157,11 +159,13 @@ def test_a_program_that_waits_for_its_host_pays_for_its_kernels_alone(measured: 
 
 
 @contextmanager
-def running(sandbox: Sandbox, program: Program, quota: Quota) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def running(
+    sandbox: Sandbox, program: Program, quota: Quota, **variables: str
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """Start a program that prints `ready`; yield it and its limits file."""
     limits = sandbox.folder / "limits"
     limits.write_bytes(limits_file.limits_bytes([(sandbox.uuid, quota)]))
-    with sandbox.start_python(program, VGPURUN_LIMITS_FILE=str(limits)) as process:
+    with sandbox.start_python(program, VGPURUN_LIMITS_FILE=str(limits), **{**ASKED, **variables}) as process:
         try:
             assert line(process) == "ready"
             yield process, limits
@@ -293,15 +297,19 @@ def test_a_governor_sleeps_while_there_is_no_work(sandbox: Sandbox) -> None:
         assert [each for each in status.read_text().splitlines() if "ctxt" in each] == before
 
 
-@pytest.mark.parametrize("quota", [Quota(1 << 30, None)])
-def test_a_program_without_a_compute_limit_has_no_governor(sandbox: Sandbox, quota: Quota) -> None:
-    with running(sandbox, idle, quota) as (process, _):
+def test_a_program_without_a_compute_limit_has_no_governor(sandbox: Sandbox) -> None:
+    with running(sandbox, idle, Quota(1 << 30, None)) as (process, _):
+        assert GOVERNOR not in threads(process.pid)
+
+
+def test_a_program_that_does_not_ask_for_it_has_no_governor(sandbox: Sandbox) -> None:
+    with running(sandbox, idle, Quota(None, 50), VGPURUN_SCHEDULER="0") as (process, _):
         assert GOVERNOR not in threads(process.pid)
 
 
 def share_where_launches_are_held(busy_gpu: Sandbox) -> float:
     without_scheduler(busy_gpu)
-    return float(busy_gpu.python(alone("spin_1ms"), CUDA_DEVICE_SM_LIMIT="20"))
+    return float(busy_gpu.python(alone("spin_1ms"), **ASKED, CUDA_DEVICE_SM_LIMIT="20"))
 
 
 @pytest.mark.real_time(measure=share_where_launches_are_held)
@@ -333,4 +341,6 @@ def test_other_calls_of_ioctl_are_passed_on(sandbox: Sandbox) -> None:
         fcntl.ioctl(read, termios.FIONREAD, size)
         print(size[0], errno.errorcode[error(termios.TCGETS)], errno.errorcode[error(0xC0304600 | 0x2B)])
 
-    assert sandbox.python(program, CUDA_DEVICE_SM_LIMIT="50") == "5 ENOTTY ENOTTY", "0x2B: the driver's allocations"
+    assert sandbox.python(program, **ASKED, CUDA_DEVICE_SM_LIMIT="50") == "5 ENOTTY ENOTTY", (
+        "0x2B: the driver's allocations"
+    )

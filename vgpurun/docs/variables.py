@@ -109,6 +109,12 @@ VARIABLES = (
         "library makes such a file for all processes with one usage file.",
     ),
     Variable(
+        abi.ENV_SCHEDULER,
+        _LIBRARY,
+        "`1`: the GPU's own scheduler holds the compute limit where the driver lets it, and no launch waits. An "
+        "experiment, which has not been measured on a GPU yet.",
+    ),
+    Variable(
         abi.ENV_DISABLE_CONTROL,
         _LIBRARY,
         "`true`: no limits, as in HAMi; only in a pod of a node whose administrator allows it "

@@ -21,6 +21,7 @@ static enum process_state decided;
 static const uint32_t not_known = VGPU_SUSPENDED;
 HOT_DATA const uint32_t *process_suspended[VGPU_MAX_LEVELS + 1] = {&not_known};
 static HOT_DATA bool environment_limits_compute;
+bool process_holds_launches;
 static bool has_limits;
 
 extern void (*const __start_in_child[])(void) __attribute__((visibility("hidden")));
@@ -80,6 +81,7 @@ static enum process_state decide(void) {
   begin_ledgers();
   process_ledger_with_slot = NULL;
   environment_limits_compute = limits_of_compute_in_environment();
+  process_holds_launches = !limits_by_scheduler_in_environment();
   return PROCESS_LIMITED;
 }
 

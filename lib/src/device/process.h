@@ -39,6 +39,9 @@ static inline bool process_is_suspended(void) {
   return false;
 }
 
+/* Is it decided that launches are held here, and the GPU's own scheduler is left alone? */
+extern bool process_holds_launches;
+
 /* Does the program see a GPU of the limits' size? Not where it is only profiled. */
 bool process_shows_limits(void);
 

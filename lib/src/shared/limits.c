@@ -166,6 +166,11 @@ bool limits_of_compute_in_environment(void) {
   return !off && (is_set(VGPU_ENV_SM_LIMIT) || is_set(VGPU_ENV_ALNAIR_SM));
 }
 
+bool limits_by_scheduler_in_environment(void) {
+  const char *text = getenv(VGPU_ENV_SCHEDULER);
+  return text != NULL && strcmp(text, "1") == 0;
+}
+
 bool limits_in_environment(void) {
   return is_set(VGPU_ENV_SM_LIMIT) || is_set(VGPU_ENV_ALNAIR_SM) || is_set(VGPU_ENV_MEMORY_LIMIT) ||
          is_set(VGPU_ENV_WRAPPER_MEMORY);

@@ -34,6 +34,9 @@ bool limits_parse_sm(const char *text, uint32_t *sm_percent);
 /* HAMi's words: "force" holds the limit always, "default" while another tenant wants the GPU, "disable" never. */
 bool limits_parse_policy(const char *text, uint32_t *sm_policy);
 
+/* Is the GPU's own scheduler to hold the compute limit? */
+bool limits_by_scheduler_in_environment(void);
+
 /* Is any limit variable set? Decides whether a process outside a container is limited at all. */
 bool limits_in_environment(void);
 

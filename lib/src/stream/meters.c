@@ -159,10 +159,11 @@ static bool is_measured(struct device *device) {
   return limits.paused || (limits.sm_policy != VGPU_SM_OFF && limited);
 }
 
-/* The GPU's own scheduler holds the limit where the driver lets us have it so; else launches are held. */
+/* Where it is asked for, the GPU's own scheduler holds the limit if the driver lets us have it so; else launches are
+ * held. */
 static struct meter *limiting(struct device *device) {
   struct meter *meter = meter_of(device);
-  if (meter != NULL && !__atomic_load_n(&device->was_tried, __ATOMIC_RELAXED) &&
+  if (meter != NULL && !process_holds_launches && !__atomic_load_n(&device->was_tried, __ATOMIC_RELAXED) &&
       !__atomic_exchange_n(&device->was_tried, true, __ATOMIC_RELAXED))
     governor_begin(meter, device->uuid, process_is_suspended);
   return meter;
