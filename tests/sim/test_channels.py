@@ -22,7 +22,6 @@ from simulated import MIB, Machine, driver
 from test_build import compile_program
 
 from cuda_driver import STREAM_NON_BLOCKING, byref
-from support import one_at_a_time
 
 GROUP, CHANNEL, SUBDEVICE = 0xA06C, 0xC86F, 0x2080
 SET_TIMESLICE, GET_TIMESLICE, PREEMPT = 0xA06C0103, 0xA06C0104, 0xA06C0105
@@ -31,13 +30,12 @@ FORCE_BUSY_CHECK, IDLE = 3, 2
 
 
 @pytest.fixture(scope="session")
-def watcher(simulated_driver: Path) -> Path:
-    """A library to preload, which sees the driver's calls on its control device."""
-    with one_at_a_time(simulated_driver.parent / "channels") as folder:
-        library = folder / "channels.so"
-        source = Path(__file__).parent / "programs" / "channels.c"
-        flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-        subprocess.run(["gcc", *flags, "-o", library, source, "-ldl"], check=True)
+def watcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library to preload, which sees the driver's calls on its control device; each process of tests has its own."""
+    library = tmp_path_factory.mktemp("channels") / "channels.so"
+    source = Path(__file__).parent / "programs" / "channels.c"
+    flags = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run(["gcc", *flags, "-o", library, source, "-ldl"], check=True)
     return library
 
 
