@@ -121,8 +121,8 @@ __attribute__((visibility("default"))) int ioctl(int fd, unsigned long request, 
 
 /* ---- this process's own calls ------------------------------------------------------------------------------------ */
 
-/* By the name that a preloaded library may have. The kernel does not know the device, so what gets there is answered
- * here. */
+/* By the name that a preloaded library may have. The kernel does not know the device, so requests that get there are
+ * answered here. */
 static bool call(unsigned long request, void *argument) {
   int fd = sim_config.nvidiactl ? device() : -1;
   if (fd >= 0 && ioctl(fd, request, argument) == 0)

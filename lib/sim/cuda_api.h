@@ -2,8 +2,12 @@
 #ifndef SIM_CUDA_API_H
 #define SIM_CUDA_API_H
 
+#include <stdint.h>
+#include <stdlib.h>
+
+/* Exported, and a call inside the driver never lands in a library that is preloaded over it. */
 #define __CUDA_API_VERSION_INTERNAL
-#pragma GCC visibility push(default)
+#pragma GCC visibility push(protected)
 #include <cuda.h>
 #pragma GCC visibility pop
 

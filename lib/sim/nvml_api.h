@@ -2,8 +2,9 @@
 #ifndef SIM_NVML_API_H
 #define SIM_NVML_API_H
 
+/* Protected as in cuda_api.h. */
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
-#pragma GCC visibility push(default)
+#pragma GCC visibility push(protected)
 #include <nvml.h>
 #pragma GCC visibility pop
 

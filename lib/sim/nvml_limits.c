@@ -20,7 +20,7 @@ typedef struct {
   const char *nameSpace;
   unsigned long long softLimit, hardLimit, currentUsed;
 } nvmlGetMemoryLimits_v1_t;
-#pragma GCC visibility push(default)
+#pragma GCC visibility push(protected)
 nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimits_v1_t *limits);
 nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits);
 #pragma GCC visibility pop

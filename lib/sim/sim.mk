@@ -8,8 +8,7 @@ CUDA_INCLUDE ?= $(or $(INCLUDES),-I$(or $(CUDA_HOME),/usr/local/cuda)/include)
 SIM_OUT := $(BUILD)/sim
 SIM_OBJ := $(SIM_OUT)/obj
 SIM_CFLAGS := -O2 -g $(CFLAGS) -std=c11 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -pthread -D_GNU_SOURCE
-# -Bsymbolic: a call inside the driver never lands in a library that is preloaded over it, but in its ioctl, as on a card.
-SIM_LDFLAGS := $(LDFLAGS) -pthread -Wl,-Bsymbolic -Wl,--no-undefined
+SIM_LDFLAGS := $(LDFLAGS) -pthread -Wl,--no-undefined
 
 SIM_SHARED := busy cards cgroups common config limits pci pieces scalar schedule shared_schedule state state_file timeline yaml
 SIM_NVML := $(SIM_SHARED) $(patsubst sim/%.c,%,$(wildcard sim/nvml_*.c))
@@ -23,7 +22,6 @@ SIM_HEADERS := $(if $(filter undefined,$(origin CUDA_H)),,headers)
 sim: $(SIM_OUT)/libcuda.so $(SIM_OUT)/libnvidia-ml.so $(SIM_OUT)/nvidia-smi
 
 $(SIM_OUT)/libcuda.so.1: $(SIM_CUDA:%=$(SIM_OBJ)/%.o)
-$(SIM_OUT)/libcuda.so.1: private SIM_LDFLAGS += -Wl,--dynamic-list=sim/preempted.list
 $(SIM_OUT)/libnvidia-ml.so.1: $(SIM_NVML:%=$(SIM_OBJ)/%.o)
 
 $(SIM_OUT)/lib%.so.1:

@@ -24,7 +24,7 @@ from support.programs import Program
 from vgpurun.profiles import summary, words
 from vgpurun.profiles.reader import FileProfile, read_profiles
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.real_time]
 
 MS = 1_000_000
 EXACT = 0.05

@@ -65,7 +65,7 @@ def test_the_libraries_need_little(simulated_driver: Path, library: str) -> None
     assert all(re.match(r"(libc|libpthread|ld-linux)[-.]", name) for name in needed), needed
     versions = {tuple(map(int, version.split("."))) for version in re.findall(r"GLIBC_([\d.]+)", dump)}
     assert max(versions) <= (2, 17)
-    defined = re.findall(r" (?:\.text|\.data|\.bss)\s+\S+\s+(?:Base\s+)?(\w+)$", dump, re.MULTILINE)
+    defined = re.findall(r" (?:\.text|\.data|\.bss)\s+\S+\s+(?:Base\s+)?(?:\.protected\s+)?(\w+)$", dump, re.MULTILINE)
     assert defined
     cuda = library == "libcuda.so.1"
     assert all(name.startswith("cu") or name == "ioctl" if cuda else name.startswith("nvml") for name in defined)

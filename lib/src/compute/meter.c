@@ -226,28 +226,6 @@ bool meter_may_touch(struct meter_stream *stream) {
   return meter_launched_here(stream) && driver->is_here(get(stream->context)) && !driver->is_capturing(stream->handle);
 }
 
-/* Launches for which another thread has ended the batch are in none. */
-void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t launches, int64_t last_ns,
-                         int64_t now_ns) {
-  int64_t cost_ns;
-  if (!meter_claim(stream))
-    return;
-  struct batch *batch = &stream->batch;
-  if (get(stream->open) && meter_known_cost(stream->meter, work, &cost_ns)) {
-    batch->estimate_ns += cost_ns * launches;
-    batch->launches += launches;
-    batch->last_launch_ns = last_ns;
-    if (stream->observer != NULL)
-      stream->observer->joined(batch, cost_ns * launches);
-    /* Before some of them, perhaps, and the GPU had nothing to do then. A full batch ends with the next launch. */
-    if (now_ns - last_ns >= METER_SPARSE_NS && now_ns - batch->began_ns >= batch->estimate_ns) {
-      set(stream->open, false);
-      end_unobserved(stream);
-    }
-  }
-  meter_unclaim(stream);
-}
-
 /* Takes the open batch out of the stream to end it. False when there is none, or its last launch came later than age_ns
  * ago, or another thread launched there last; or where the driver is to be called with the stream's handle, and the
  * calling thread may not do that. */

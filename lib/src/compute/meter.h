@@ -235,11 +235,6 @@ void meter_resume(struct meter *meter, bool paused);
 bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns);
 void meter_launched(struct meter_stream *stream);
 
-/* After launches that the meter was not asked about, the last one at last_ns or, at the latest, now: more of what was
- * launched there last, where the gate is open. */
-void meter_launched_more(struct meter_stream *stream, uint64_t work, uint32_t launches, int64_t last_ns,
-                         int64_t now_ns);
-
 /* Ends the open batches of streams that the calling thread launched on last: nothing is to join them any more. */
 void meter_close_all(struct meter *meter);
 

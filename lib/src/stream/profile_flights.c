@@ -464,10 +464,19 @@ static void forget_context(CUcontext destroyed) {
   markers_forget_context(destroyed);
 }
 
+static struct profile_stream *first_of_context(CUcontext context) {
+  claim_take(&lists);
+  struct profile_stream *stream = all;
+  while (stream != NULL && __atomic_load_n(&stream->context, __ATOMIC_RELAXED) != context)
+    stream = stream->next;
+  claim_release(&lists);
+  return stream;
+}
+
+/* Another thread may forget those that have ended meanwhile, so the list is looked through anew after each. */
 static void end_streams_of(CUcontext destroyed) {
-  for (struct profile_stream *stream = first_stream(); stream != NULL; stream = stream->next) {
-    if (__atomic_load_n(&stream->context, __ATOMIC_RELAXED) != destroyed)
-      continue;
+  struct profile_stream *stream;
+  while ((stream = first_of_context(destroyed)) != NULL) {
     if (claim_try(&stream->claim)) {
       if (stream->is_open)
         profile_flights_close(stream, false);

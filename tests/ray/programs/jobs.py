@@ -34,7 +34,8 @@ def nothing() -> None:
 def limits() -> list[Any]:
     found = read_limits(Path(os.environ["VGPURUN_LIMITS_FILE"]))
     assert found is not None
-    return [os.environ.get("OWN_HOOK"), [(each.sm_policy.name, each.priority.name, *each[:2]) for _, each in found]]
+    quotas = [(each.sm_policy.name, each.priority.name, each.memory_bytes, each.sm_percent) for _, each in found]
+    return [os.environ.get("OWN_HOOK"), quotas]
 
 
 @ray.remote(num_gpus=0.5, max_retries=0)
