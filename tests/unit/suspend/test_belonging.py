@@ -91,8 +91,10 @@ def test_a_process_of_its_owner_belongs_to_it(share: Path) -> None:
 def test_what_root_has_started_and_made_another_user_belongs_to_it() -> None:
     folder = StateFolder.make(state.new_folder_path(), FILES, {"engine": None})
     folder.close()
-    with mapped(folder.path / "run" / "usage"), attacked_by(lambda: None) as pid:  # a copy of this process, with it
-        assert belongs_to(pid, folder.path)
+    usage = folder.path / "run" / "usage"
+    with mapped(usage), attacked_by(lambda: None) as pid:  # a copy of this process, with it
+        belongs = belongs_to(pid, folder.path)
+        assert belongs, (usage.exists(), Path(f"/proc/{pid}/stat").read_text(), Path(f"/proc/{pid}/maps").read_text())
 
 
 def test_a_user_of_a_slice_belongs_to_it_and_a_job_is_its_users(root: Path) -> None:
