@@ -85,6 +85,10 @@ class Cluster:
         """The names of the slices on a node."""
         return self.on(node, "ls /var/lib/vgpurun/slices 2>/dev/null || true").split()
 
+    def tenants(self, node: str) -> list[str]:
+        """The folders by which limited programs on a node know of each other."""
+        return self.on(node, "ls /var/tmp/vgpulock 2>/dev/null || true").split()
+
     def batch(self, options: str, script: str, user: str = "alice") -> str:
         """Submit a script with its output in /tmp/JOBID.out and .err, and return the job's id."""
         command = f"sbatch --parsable -o /tmp/%j.out -e /tmp/%j.err {options} <<'SCRIPT'\n#!/bin/bash\n{script}\nSCRIPT"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from slurm_cluster import PROGRAM, Cluster
@@ -15,6 +17,7 @@ def job_that_holds(cluster: Cluster, options: str = "") -> str:
 
 def until_nothing_is_left(cluster: Cluster, patience_s: float = 30.0) -> None:
     cluster.until(lambda: cluster.slices("n1") == [], "the slice stays", patience_s)
+    cluster.until(lambda: cluster.tenants("n1") == [], "the slice's folder among the tenants stays")
     assert cluster.run("pgrep -f programs/holds.py$", "root").stdout == ""
     assert "drain" not in cluster.ask("sinfo", "root")
 
@@ -73,6 +76,22 @@ def test_a_sweep_keeps_what_runs(cluster: Cluster) -> None:
     cluster.ask("scontrol update PartitionName=main Hidden=YES", "root")
     cluster.on("n1", "SQUEUE_USERS=bob SQUEUE_STATES=PD SQUEUE_FORMAT=%u vgpurun slurm sweep --node n1")
     cluster.ask("scontrol update PartitionName=main Hidden=NO", "root")
+    assert cluster.slices("n1") == [f"slurm-{job}"]
+
+
+def asked_for_in_a_sweep(cluster: Cluster) -> set[str]:
+    """What slurmctld is asked for by the sweep of n1, in its own words, but for that there is no federation."""
+    cluster.ask("sdiag -r", "root")
+    cluster.on("n1", "vgpurun slurm sweep --node n1")
+    asked = set(re.findall(r"REQUEST_\w+_INFO\w*", cluster.ask("sdiag", "root")))
+    return asked - {"REQUEST_STATS_INFO", "REQUEST_FED_INFO"}
+
+
+def test_a_sweep_asks_for_the_jobs_of_its_slices_alone(cluster: Cluster) -> None:
+    """All jobs of a large cluster are many megabytes."""
+    assert asked_for_in_a_sweep(cluster) == set()
+    job = job_that_holds(cluster)
+    assert asked_for_in_a_sweep(cluster) == {"REQUEST_JOB_INFO_SINGLE"}
     assert cluster.slices("n1") == [f"slurm-{job}"]
 
 

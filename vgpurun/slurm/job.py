@@ -14,13 +14,13 @@ from vgpurun.slurm.conf import GresLine, expand, gres_lines
 PATIENCE_S = 20.0  # slurmctld may be busy; a prolog has to end all the same
 _WHERE = "/usr/bin:/usr/local/bin:/opt/slurm/bin:/usr/local/slurm/bin"
 _GRES = re.compile(r"(gpu|shard)(?::[^:(),\s]+)?:(\d+)\(([^)]*)\)")
-# By squeue's words: jobs of any other state may have something on a node.
+# By scontrol's words: jobs of any other state may have something on a node.
 _ENDED = frozenset((
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "TIMEOUT",
 ))  # fmt: skip
 # Somebody's own variables would have Slurm's programs leave jobs out, or ask another cluster.
-_CHOICES = ("SQUEUE_", "SACCT_", "SCONTROL_", "SLURM_CLUSTERS")
+_CHOICES = ("SACCT_", "SCONTROL_", "SLURM_CLUSTERS")
 
 
 class GpuShare(NamedTuple):
@@ -49,7 +49,7 @@ def parse_shares(text: str, job: str, node: str, gres_conf: Path) -> list[GpuSha
     24.11 has `shard:3(0/4,3/4)`, the job's and all of each GPU; 22.05 has `shard:3(IDX:0)`, where gres.conf has all.
     Raises SlurmError.
     """
-    line = next((each for each in text.splitlines() if re.match(rf"JobId={re.escape(job)}\b", each)), None)
+    line = _line_of(job, text)
     if line is None:
         raise SlurmError(f"slurmctld knows no job {job}: {' '.join(text.split())[:200]}")
     for nodes, gres in re.findall(r"\sNodes=(\S+) .*?\sGRES=(\S*)", line):
@@ -58,6 +58,10 @@ def parse_shares(text: str, job: str, node: str, gres_conf: Path) -> list[GpuSha
                 kind, int(count), where, lambda: gres_lines(gres_conf, node), gres
             )]  # fmt: skip
     return []
+
+
+def _line_of(job: str, text: str) -> str | None:
+    return next((each for each in text.splitlines() if re.match(rf"JobId={re.escape(job)}\b", each)), None)
 
 
 def _shares(kind: str, count: int, where: str, conf: "object", gres: str) -> list[GpuShare]:
@@ -88,11 +92,18 @@ def all_shards(lines: Sequence[GresLine], index: int) -> int:
     raise SlurmError(f"gres.conf does not say how many shards GPU {index} has: Name=shard Count=... and Name=gpu File=")
 
 
-def active_jobs(node: str) -> set[str]:
-    """Return the jobs that slurmctld has on a node. Raises SlurmError."""
-    # All: those of hidden partitions are left out otherwise.
-    rows = map(str.split, ask("squeue", "-h", "-a", "-w", node, "-t", "all", "-o", "%A %T").splitlines())
-    return {job for job, state in rows if state not in _ENDED}
+def is_on(job: str, node: str) -> bool:
+    """Whether slurmctld has a job on a node. Raises SlurmError."""
+    try:
+        # Not squeue: for several jobs, or for a node, it fetches all jobs or all nodes of the cluster.
+        text = ask("scontrol", "-a", "-o", "show", "job", job)
+    except SlurmError as error:
+        if "Invalid job id" in str(error):
+            return False
+        raise
+    line = _line_of(job, text)
+    found = re.search(r"\sJobState=(\S+) .*?\sNodeList=(\S*)", line) if line else None
+    return found is not None and found.group(1) not in _ENDED and node in expand(found.group(2))
 
 
 def ask(program: str, *arguments: str) -> str:

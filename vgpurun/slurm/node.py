@@ -28,7 +28,7 @@ from vgpurun.slices.files import slice_files
 from vgpurun.slices.store import Slice
 from vgpurun.slurm import orphans
 from vgpurun.slurm.conf import gres_lines, slurm_conf
-from vgpurun.slurm.job import active_jobs, shares_of
+from vgpurun.slurm.job import is_on, shares_of
 from vgpurun.slurm.share import Asked, job_quotas
 from vgpurun.storage import state, tenants
 from vgpurun.util import users
@@ -164,16 +164,15 @@ def end(found: Slice) -> Ended:
 
 def sweep(node: str) -> Iterator[Ended]:
     """End the slices of jobs that slurmctld no longer has on this node. Raises SlurmError where it does not answer."""
-    before = {each.name: each for each in store.slices() if each.name.startswith(PREFIX)}
-    active = active_jobs(node)  # asked after: a job that begins has its slice later
-    for name, found in before.items():
-        if name.removeprefix(PREFIX) not in active:
+    for found in store.slices():
+        job = found.name.removeprefix(PREFIX)
+        # The slice is older than the answer: a job that begins has its slice later.
+        if found.name != job and not is_on(job, node):
             with suppress(SliceError):  # its epilog was faster
                 yield end(found)
-    with suppress(OSError):
-        for path in _refusals().iterdir():
-            if path.name not in active:
-                path.unlink(missing_ok=True)
+    for path in _refusals().glob("*"):
+        if not is_on(path.name, node):
+            path.unlink(missing_ok=True)
     store.sweep()  # what a prolog has left that was killed
     tenants.sweep()
 
