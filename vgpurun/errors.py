@@ -121,6 +121,10 @@ class CgroupError(VgpurunError):
     """A cgroup that is gone, or that this user may not change."""
 
 
+class ChannelError(VgpurunError):
+    """A process's work cannot be taken off its GPUs, or put back: it has ended, or the driver does not do it."""
+
+
 class GuardError(VgpurunError):
     """The guard cannot run, or cannot do what was asked of it."""
 

@@ -7,13 +7,6 @@
 #include "groups.h"
 #include "pieces.h"
 
-struct state_client *control_client_of(struct control_client own, uint32_t named) {
-  if (named != own.handle || !state_owner_is_live(own.owner))
-    return NULL;
-  struct state_client *client = &state_process(state_slot_of(own.owner))->client;
-  return client->handle == own.handle ? client : NULL;
-}
-
 /* The row of the device with that handle in a list of a client's; SIM_MAX_DEVICES: none. */
 static unsigned row_of(const _Atomic uint32_t handles[SIM_MAX_DEVICES], uint32_t handle) {
   unsigned row = 0;
@@ -185,6 +178,8 @@ static enum control_status get_time(struct control_client own, const struct cont
 
 enum control_status answer_control(struct control_client own, const struct control_control *call) {
   switch (call->command) {
+  case COMMAND_GET_HANDLE_INFO:
+    return control_handle_info(own, call);
   case COMMAND_DISABLE_CHANNELS:
     return control_switch_channels(own, call);
   case COMMAND_SET_TIMESLICE:

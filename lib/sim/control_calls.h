@@ -5,6 +5,7 @@
 #include "control_answers.h"
 #include "state.h"
 
+#define COMMAND_GET_HANDLE_INFO 0xd02
 #define COMMAND_DISABLE_CHANNELS 0x2080110b
 #define COMMAND_SET_TIMESLICE 0xa06c0103
 #define COMMAND_GET_TIMESLICE 0xa06c0104
@@ -16,7 +17,8 @@
 #define COMMAND_ENABLE_RECORDS 0x90cd0101
 #define COMMAND_FLUSH_RECORDS 0x90cd0104
 
-/* NULL, where the client has ended, or the call names another one. */
+/* NULL, where the client has ended, or the call names another one: then the kernel's log has a line more, which is
+ * <state file>.log here. */
 struct state_client *control_client_of(struct control_client own, uint32_t named);
 
 /* The objects that a call names. */
@@ -26,6 +28,7 @@ enum control_status control_find_group(struct control_client own, const struct c
 
 enum control_status control_switch_channels(struct control_client own, const struct control_control *call);
 enum control_status control_timeslice(struct control_client own, const struct control_control *call);
+enum control_status control_handle_info(struct control_client own, const struct control_control *call);
 enum control_status control_context_id(struct control_client own, const struct control_control *call);
 
 /* Records of context switches (control_records.c). */

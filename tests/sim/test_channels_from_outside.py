@@ -1,0 +1,165 @@
+"""A process's channels, found and switched by another one that it has told nothing (vgpurun/host/channels.py)."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from simulated import Machine, driver
+
+from support.programs import Program
+from vgpurun.errors import ChannelError
+from vgpurun.host.channels import Driver, ProcessChannels
+from vgpurun.util.process_identity import identify
+
+SWITCH = """
+import sys
+from vgpurun.host.channels import Driver, ProcessChannels
+from vgpurun.util.process_identity import identify
+them = [ProcessChannels(identify(int(pid)), Driver()) for pid in sys.argv[1:]]
+for line in sys.stdin:
+    print(*(each.find() if line == "count\\n" else each.switch(line == "off\\n") for each in them), flush=True)
+"""
+
+
+class Switch:
+    """Another process, which switches some."""
+
+    def __init__(self, machine: Machine, *targets: subprocess.Popen[str]) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SWITCH, *(str(each.pid) for each in targets)],
+            env=machine.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        machine.started.append(self.process)
+
+    def __call__(self, word: str) -> list[int]:
+        return [int(each) for each in said(self.process, word).split()]
+
+
+def said(process: subprocess.Popen[str], line: str = "") -> str:
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+def begun(machine: Machine, program: Program) -> subprocess.Popen[str]:
+    process = machine.start_python(program)
+    assert process.stdout
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def work() -> None:
+    """At each line, run a short kernel and tell whether it ended."""
+    kernel = driver.kernel("spin_1ms")
+    print("ready")
+    for _ in sys.stdin:
+        driver.launch(kernel)
+        time.sleep(0.05)
+        print(driver.stream_is_done())
+
+
+def test_off_and_on(machine: Machine) -> None:
+    target, bystander = begun(machine, work), begun(machine, work)
+    switch = Switch(machine, target)
+    assert said(target) == "True"
+    assert switch("off") == [9], "of the compute engine, and of its copies"
+    assert said(target) == "False" and said(bystander) == "True"
+    assert switch("on") == [9]
+    assert said(target) == "True"
+    assert not log(machine).exists(), "the driver was asked for no wrong client"
+
+
+def log(machine: Machine) -> Path:
+    return Path(f"{machine.environment['VGPUSIM_STATE']}.log")
+
+
+def test_contexts_come_and_go(machine: Machine) -> None:
+    def program() -> None:
+        kernel, contexts = driver.kernel("spin_1ms"), []
+        print("ready")
+        for line in sys.stdin:
+            if line == "more\n":
+                contexts.append(driver.context_create())
+                kernel = driver.kernel("spin_1ms")
+            elif line == "fewer\n":
+                driver.context_destroy(contexts.pop())
+                driver.primary_context()
+                kernel = driver.kernel("spin_1ms")
+            driver.launch(kernel)
+            time.sleep(0.05)
+            print(driver.stream_is_done())
+
+    target = begun(machine, program)
+    switch = Switch(machine, target)
+    assert switch("off") == [9]
+    assert said(target, "more") == "True", "a new context is on"
+    assert switch("off") == [18]
+    assert said(target) == "False"
+    assert switch("on") == [18]
+    assert said(target) == "True"
+    assert said(target, "fewer") == "True"
+    assert switch("off") == [9], "a list with channels that are freed was refused, and made anew"
+    assert said(target) == "False"
+    assert not log(machine).exists()
+
+
+def test_several_gpus(machine: Machine) -> None:
+    def program() -> None:
+        here, one = driver.primary_context(), driver.kernel("spin_1ms")
+        there = driver.context_create(1)
+        other = driver.kernel("spin_1ms")
+        print("ready")
+        for _ in sys.stdin:
+            for context, kernel in ((here, one), (there, other)):
+                driver.set_current(context)
+                driver.launch(kernel)
+            time.sleep(0.05)
+            print(driver.stream_is_done(), driver.set_current(here) or driver.stream_is_done())
+
+    target = begun(machine, program)
+    switch = Switch(machine, target)
+    assert said(target) == "True True"
+    assert switch("off") == [18]
+    assert said(target) == "False False"
+    assert switch("on") == [18]
+    assert said(target) == "True True"
+
+
+def test_numbers_like_those_of_clients(machine: Machine) -> None:
+    """The driver is not asked for a program's own numbers (-26.00002 is one): those of libcuda come before them."""
+
+    def program() -> None:
+        kept = [struct.pack("=8I", *range(0xC1D00500 + each, 0xC1D00508 + each)) for each in range(0, 5000, 8)]
+        work()
+        print(len(kept))
+
+    target = begun(machine, program)
+    switch = Switch(machine, target)
+    assert switch("off") == [9]
+    assert said(target) == "False"
+    assert not log(machine).exists()
+
+
+def test_who_cannot_be_switched(machine: Machine) -> None:
+    def program() -> None:
+        print("ready")
+        sys.stdin.readline()
+
+    libcuda = Driver(f"{machine.environment['LD_LIBRARY_PATH']}/libcuda.so.1")
+    process = machine.start_python(program, start=False)
+    without = identify(process.pid)
+    assert without
+    with pytest.raises(ChannelError, match=f"process {process.pid} has no channels that can be found"):
+        ProcessChannels(without, libcuda).switch(True)
+    another = without._replace(started_ticks=without.started_ticks - 1)
+    with pytest.raises(ChannelError, match=f"process {process.pid} has ended"):
+        ProcessChannels(another, libcuda).switch(True)
+    with pytest.raises(ChannelError, match=r"the driver cannot be loaded: .*no-such-library"):
+        Driver("no-such-library.so.1")

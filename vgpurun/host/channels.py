@@ -1,0 +1,293 @@
+"""A process's work on the GPUs, taken off them and put back from outside, whatever the process has loaded.
+
+Its channels are objects of the driver's resource manager, and obey the process's open /dev/nvidiactl, which root can
+have by pidfd_getfd. The numbers by which they are asked for are looked for: the client's in the process's own memory,
+since for a wrong one the driver may write a line to the kernel's log, and those of its objects by asking the client
+itself. Requests and numbers are those of NVIDIA's open kernel modules (src/common/sdk/nvidia/inc, nvos.h and ctrl/).
+"""
+
+import ctypes
+import fcntl
+import os
+import re
+import stat
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from vgpurun.errors import ChannelError
+from vgpurun.util.process_identity import ProcessIdentity
+
+_DEVICE = os.makedev(195, 255)  # /dev/nvidiactl
+_NAME = "nvidiactl"
+_MOST_FILES = 64  # of a process
+_F_GET_SEALS = 1034
+
+_CONTROL = 0xC020462A  # _IOWR('F', 0x2a, the 32 bytes of _CALL)
+_CALL = struct.Struct("=4IQ2I")  # client, object, command, flags, parameters, their size, status
+_OK, _INVALID_CLIENT, _NOT_CALLED = 0, 0x23, -1
+
+_GET_HANDLE_INFO = 0xD02  # NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO
+_HANDLE_INFO = struct.Struct("=2IQ")  # handle, index, result
+_PARENT, _CLASS = 1, 2
+_SUBDEVICE = 0x2080
+_FIRST_OBJECT = 0x5C000000  # libcuda numbers its objects upwards from there
+_MOST_OBJECTS = 1 << 16
+_MOST_UNUSED = 512  # numbers in a row; there are no objects behind them
+
+_DISABLE_CHANNELS = 0x2080110B  # NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS
+_CHANNELS_OF_CALL = 64
+_SWITCH = struct.Struct(f"=B3xI8xQ{_CHANNELS_OF_CALL}I{_CHANNELS_OF_CALL}I")  # off, count, event, clients, channels
+
+_CLIENT = re.compile(rb"[\xd0-\xdf]\xc1")  # the upper half of 0xc1d00000 and what follows
+_MOST_WRONG = 8  # clients that are asked for in vain, of a process: the driver may write a line for each
+_PIECE_BYTES, _MOST_BYTES = 1 << 20, 1 << 28  # of memory that is looked through
+
+
+class Driver:
+    """The driver's control calls, which each go to another process's descriptor."""
+
+    def __init__(self, libcuda: str = "libcuda.so.1") -> None:
+        """Raises ChannelError. `libcuda`: its ioctl, or that of what it is linked with, is used."""
+        try:
+            self._ioctl = ctypes.CDLL(libcuda, use_errno=True).ioctl
+        except OSError as error:
+            raise ChannelError(f"the driver cannot be loaded: {error}") from None
+        self._ioctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
+
+    def control(self, file: int, client: int, target: int, command: int, parameters: bytes) -> tuple[int, bytes]:
+        """Return the driver's status, and what it has made of the parameters."""
+        given = ctypes.create_string_buffer(parameters, len(parameters))
+        words = client, target, command, 0, ctypes.addressof(given), len(parameters), 0
+        call = ctypes.create_string_buffer(_CALL.pack(*words), _CALL.size)
+        if self._ioctl(file, _CONTROL, ctypes.addressof(call)):
+            return _NOT_CALLED, parameters
+        return _CALL.unpack(call.raw)[-1], given.raw
+
+    def look_up(self, file: int, client: int, handle: int, index: int) -> int | None:
+        """Return the parent or the class of an object, or None where there is none."""
+        asked = _HANDLE_INFO.pack(handle, index, 0)
+        status, found = self.control(file, client, client, _GET_HANDLE_INFO, asked)
+        return int(_HANDLE_INFO.unpack(found)[2]) & 0xFFFFFFFF if status == _OK else None
+
+    def knows(self, file: int, client: int) -> bool:
+        """Whether a client is one of the descriptor's."""
+        asked = _HANDLE_INFO.pack(client, _CLASS, 0)
+        return self.control(file, client, client, _GET_HANDLE_INFO, asked)[0] not in (_INVALID_CLIENT, _NOT_CALLED)
+
+
+class _Object(NamedTuple):
+    parent: int
+    class_: int
+
+    @property
+    def is_channel(self) -> bool:
+        return self.class_ & 0xFF == 0x6F and 0xA000 < self.class_ < 0xE000
+
+
+class _Client:
+    """What a client of the driver's has allocated, as far as it has been found. `file` is its open descriptor."""
+
+    def __init__(self, driver: Driver, file: int, handle: int) -> None:
+        self._driver = driver
+        self._file = file
+        self._handle = handle
+        self._objects: dict[int, _Object] = {}
+
+    def look(self) -> bool:
+        """Find what has been allocated since the last time; return whether there are channels among it."""
+        handle = last = max(self._objects, default=_FIRST_OBJECT)
+        are_new = False
+        while handle - last < _MOST_UNUSED and handle < _FIRST_OBJECT + _MOST_OBJECTS:
+            handle += 1
+            class_ = self._driver.look_up(self._file, self._handle, handle, _CLASS)
+            parent = self._driver.look_up(self._file, self._handle, handle, _PARENT) if class_ is not None else None
+            if class_ is not None and parent is not None:
+                self._objects[handle] = _Object(parent, class_)
+                are_new |= self._objects[handle].is_channel
+                last = handle
+        return are_new
+
+    def forget(self) -> None:
+        """Have all looked for again: some have been freed."""
+        self._objects.clear()
+
+    def switch(self, off: bool) -> int:
+        """Return the driver's status: of a list with a channel that is freed by now, nothing is switched."""
+        for subdevice, channels in self._by_subdevice().items():
+            for first in range(0, len(channels), _CHANNELS_OF_CALL):
+                status = self._switch(subdevice, channels[first : first + _CHANNELS_OF_CALL], off)
+                if status != _OK:
+                    return status
+        return _OK
+
+    def _switch(self, subdevice: int, channels: Sequence[int], off: bool) -> int:
+        rest = [0] * (_CHANNELS_OF_CALL - len(channels))
+        clients = [self._handle] * len(channels)
+        parameters = _SWITCH.pack(off, len(channels), 0, *clients, *rest, *channels, *rest)
+        return self._driver.control(self._file, self._handle, subdevice, _DISABLE_CHANNELS, parameters)[0]
+
+    def _by_subdevice(self) -> dict[int, list[int]]:
+        of_device = {each.parent: handle for handle, each in self._objects.items() if each.class_ == _SUBDEVICE}
+        found: dict[int, list[int]] = {}
+        for handle, each in self._objects.items():
+            group = self._objects.get(each.parent) if each.is_channel else None
+            device = each.parent if group is None else group.parent
+            if each.is_channel and device in of_device:
+                found.setdefault(of_device[device], []).append(handle)
+        return found
+
+    def count(self) -> int:
+        """Return how many channels there are."""
+        return sum(map(len, self._by_subdevice().values()))
+
+
+class ProcessChannels:
+    """The channels of one process. Root alone may have them of any process."""
+
+    def __init__(self, process: ProcessIdentity, driver: Driver) -> None:
+        self.process = process
+        self._driver = driver
+        self._files: list[int] = []
+        self._clients: list[_Client] = []
+        self._wrong = 0
+
+    def find(self) -> int:
+        """Look for all that is there; return how many channels there are now. Raises ChannelError."""
+        if not self._clients:
+            self._find_clients()
+        for each in self._clients:
+            each.look()
+        return self._count()
+
+    def _count(self) -> int:
+        return sum(each.count() for each in self._clients)
+
+    def switch(self, off: bool) -> int:
+        """Take its work off the GPUs, in the middle of a kernel, or put it back; return how many channels that were.
+
+        Raises ChannelError, also where it has a GPU and no channels were found.
+        """
+        self.find()
+        for each in self._clients:
+            if each.switch(off) != _OK:
+                each.forget()
+                each.look()
+                if status := each.switch(off):
+                    raise ChannelError(f"the driver refuses to switch process {self.process.pid}: {status:#x}")
+        return self._count()
+
+    def close(self) -> None:
+        """Let go of its descriptors; what is off stays off."""
+        for each in self._files:
+            os.close(each)
+        self._files, self._clients = [], []
+
+    def _find_clients(self) -> None:
+        self.close()
+        try:
+            with self.process.opened() as process:
+                if process is None:
+                    raise ChannelError(f"process {self.process.pid} has ended")
+                self._files = list(_control_files(self.process.pid, process))
+                self._clients = list(self._ask_for_clients())
+        except OSError as error:
+            raise ChannelError(f"process {self.process.pid} cannot be looked into: {error.strerror}") from None
+        if not self._clients:
+            raise ChannelError(f"process {self.process.pid} has no channels that can be found")
+
+    def _ask_for_clients(self) -> Iterator[_Client]:
+        """Yield the first client with channels of each descriptor."""
+        left, asked = list(self._files), set()
+        for number in _numbers(self.process.pid) if left else ():
+            for file in list(left):
+                if (file, number) in asked or self._wrong >= _MOST_WRONG:
+                    continue
+                asked.add((file, number))
+                client = _Client(self._driver, file, number)
+                if not self._driver.knows(file, number):
+                    self._wrong += 1
+                elif client.look():
+                    yield client
+                    left.remove(file)
+            if not left or self._wrong >= _MOST_WRONG:
+                return
+
+
+def _control_files(pid: int, process: int) -> Iterator[int]:
+    """Yield duplicates of the control descriptors of a process, by its pidfd. Raises OSError."""
+    count = 0
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            if _NAME not in str(each.readlink()):
+                continue
+            file = _pidfd_getfd(process, int(each.name))
+            if not _is_control(file):
+                os.close(file)
+                continue
+            yield file
+            count += 1
+        if count == _MOST_FILES:
+            return
+
+
+def _is_control(file: int) -> bool:
+    """Whether it is the driver's, or a memory file as the simulated one's; another file may have any name."""
+    found = os.fstat(file)
+    if stat.S_ISCHR(found.st_mode):
+        return found.st_rdev == _DEVICE
+    try:
+        return bool(fcntl.fcntl(file, _F_GET_SEALS))
+    except OSError:
+        return False
+
+
+def _pidfd_getfd(process: int, number: int) -> int:
+    """Duplicate a descriptor of another process. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    file = int(libc.syscall(438, process, number, 0))
+    if file < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return file
+
+
+def _numbers(pid: int) -> Iterator[int]:
+    """Yield numbers in a process's memory that may be clients, each once; libcuda's own first. Raises OSError."""
+    seen: set[int] = set()
+    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        left_bytes = _MOST_BYTES
+        for start, end in _writable(pid):
+            for place in range(start, min(end, start + left_bytes), _PIECE_BYTES):
+                with suppress(OSError, ValueError):
+                    piece = os.pread(memory.fileno(), min(_PIECE_BYTES, end - place), place)
+                    yield from _new_numbers(piece, seen)
+            left_bytes -= min(end - start, left_bytes)
+
+
+def _new_numbers(piece: bytes, seen: set[int]) -> Iterator[int]:
+    for match in _CLIENT.finditer(piece):
+        first = match.start() - 2
+        if first >= 0 and first % 4 == 0:
+            number = int.from_bytes(piece[first : first + 4], "little")
+            if number not in seen:
+                seen.add(number)
+                yield number
+
+
+def _writable(pid: int) -> Iterator[tuple[int, int]]:
+    """Yield the places of a process's own memory: libcuda's variables, then the heap, then others, small ones first.
+
+    Raises OSError.
+    """
+    places, previous = [], ""
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        addresses, mode, _, _, _, *rest = line.split(None, 5)
+        start, end = (int(each, 16) for each in addresses.split("-"))
+        name = Path(rest[0]).name if rest else previous  # a library's variables go on where its file has ended
+        if mode.startswith("rw") and mode.endswith("p"):
+            is_other = 0 if name.startswith("libcuda.so") else 1 if name == "[heap]" else 2
+            places.append((is_other, end - start, start, end))
+        previous = name
+    yield from ((start, end) for *_, start, end in sorted(places))
