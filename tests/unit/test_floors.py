@@ -27,6 +27,7 @@ FLOORS = (
     "kubernetes compose ray slurm",
     "cdi",
     "launch diagnostics metrics profiles guard",
+    "suspend.agent",
     "suspend",
     "admission",
     "inventory",

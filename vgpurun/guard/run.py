@@ -21,7 +21,7 @@ from vgpurun.guard.state import State
 from vgpurun.guard.upkeep import follow, let_held_run
 from vgpurun.host.gpus import Gpu, list_gpus
 from vgpurun.inventory.guarded import WARN, Action, Done
-from vgpurun.suspend.agent import Agent
+from vgpurun.suspend.agent.agent import Agent
 from vgpurun.util.printable import printable
 from vgpurun.util.threads import ended_by_errors
 

@@ -12,16 +12,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from cgroup_maker import until
 
 from support.second_user import UID, attacked_by, needs_two_users
 from vgpurun import abi
-from vgpurun.engine.client import VgpurunContainer
-from vgpurun.engine.containers import ContainerEngine
+from vgpurun.engine.client import Engine, VgpurunContainer
 from vgpurun.engine.labels import Record as Labelled
-from vgpurun.errors import EngineError
+from vgpurun.errors import EngineError, NoEngineError
 from vgpurun.host.folder_watch import NOT_WATCHED, FolderWatch
 from vgpurun.limits import usage_file
 from vgpurun.limits.idle import FILE, IdlePolicy, idle_files
@@ -29,8 +28,11 @@ from vgpurun.limits.limits_file import limits_bytes, set_suspended
 from vgpurun.limits.quota import Quota
 from vgpurun.storage import unchanged
 from vgpurun.storage.holders import pid_namespace
-from vgpurun.suspend import agent, record, requests
-from vgpurun.suspend.agent import Agent
+from vgpurun.suspend import record, requests
+from vgpurun.suspend.agent import deadlines, giving_way, roster
+from vgpurun.suspend.agent.agent import Agent
+from vgpurun.suspend.agent.facts import Facts, Said
+from vgpurun.suspend.agent.idling import stop
 from vgpurun.suspend.record import Phase, Record
 from vgpurun.suspend.requests import Request
 from vgpurun.suspend.targets import Target
@@ -38,8 +40,14 @@ from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.process_identity import ProcessIdentity, boot_id, identify
 from vgpurun.util.times import boot_s
 
+STEPS = {"end_overdue": deadlines, "slices_and_processes": roster, "queue": giving_way}
 
-@pytest.mark.parametrize("name", ["end_overdue", "slices_and_processes", "queue"])
+
+def no_engine() -> Engine:
+    raise NoEngineError("there is none")
+
+
+@pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("error", [EngineError("the engine is gone"), OverflowError("int too large")])
 def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch, name: str, error: Exception) -> None:
     """It says so once, and does the next ones."""
@@ -56,15 +64,15 @@ def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch, name: str, error: Ex
 
         return work
 
-    monkeypatch.setattr(agent, "_connect", lambda: None)
-    monkeypatch.setattr(agent, "_FULL_INTERVAL_S", 0.0)
-    for each in ("end_overdue", "slices_and_processes", "queue"):
-        monkeypatch.setattr(agent, each, fails if each == name else works(each))
+    monkeypatch.setattr(Engine, "connect", no_engine)
+    for each, module in STEPS.items():
+        monkeypatch.setattr(module, each, fails if each == name else works(each))
     said: list[str] = []
-    looking = Agent([], "libcuda", said.append)
-    looking.look()
-    looking.look()
-    assert {"end_overdue", "slices_and_processes", "queue"} <= set(done)
+    now = [1000.0]
+    looking = Agent([], "libcuda", said.append, clock=lambda: now[0])
+    for now[0] in (1000.0, 1002.0):
+        looking.look()
+    assert all(done.count(each) >= 2 for each in STEPS)
     assert len(said) == 1 and str(error) in said[0]
 
 
@@ -72,18 +80,21 @@ def test_what_a_state_folder_says_is_read_again_after_each_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mostly it says nothing, which is remembered too."""
-    said = Agent([], "libcuda", lambda _: None)._said
     folder = tmp_path / "state"
     folder.mkdir()
+    facts, target = Facts(), Target("id", "train", folder)
+
+    def said() -> Said:
+        return facts.said(target)
 
     def settles_at(found: Record | None, policy: IdlePolicy | None) -> None:
-        assert said(folder) == (found, policy, None)
+        assert said() == (found, policy, None)
         while tmp_path.stat().st_ctime_ns == folder.stat().st_ctime_ns:  # what changes next would have this time, too
             os.utime(tmp_path)
         with monkeypatch.context() as later:
             later.setattr(unchanged, "_SETTLED_NS", -1 << 62)
-            said(folder)
-        assert said(folder) is said(folder)  # it is read no more
+            said()
+        assert said() is said()  # it is read no more
 
     suspended = Record(Phase.SUSPENDED, (), {}, False, "somebody", 1.0, 1)
     settles_at(None, None)
@@ -93,18 +104,18 @@ def test_what_a_state_folder_says_is_read_again_after_each_change(
         half_made.write_bytes(idle_files("2h:warn")[FILE])
     settles_at(suspended, IdlePolicy(7200, "warn"))
     record.forget(folder)
-    assert said(folder) == (None, IdlePolicy(7200, "warn"), None)
+    assert said() == (None, IdlePolicy(7200, "warn"), None)
     asked = Request("suspend", "token", True, 5)
     content = {**asked._asdict(), "until_boot_s": boot_s() + 60, "boot": boot_id()}
     (folder / requests.REQUEST).write_text(json.dumps(content))
-    assert said(folder).request == asked
+    assert said().request == asked
     requests.answer(folder, asked, "in the way")
-    assert said(folder).request is None, "it has its answer"
+    assert said().request is None, "it has its answer"
     (folder / requests.REQUEST).write_text(json.dumps({**content, "token": "next", "lock_timeout_ms": 1 << 60}))
-    assert said(folder).request == Request("suspend", "next", True, 60_000), "a guard that ends waits for no longer"
+    assert said().request == Request("suspend", "next", True, 60_000), "a guard that ends waits for no longer"
 
 
-class Engine:
+class OneContainer:
     """Lists one container while it runs, and stops it unless it is away; also as the ContainerEngine that it is."""
 
     def __init__(self, folder: Path) -> None:
@@ -130,18 +141,16 @@ class Idle:
     """An agent, on simulated time, beside a container that uses no GPU and is to be stopped after two hours."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.engine = Engine(folder)
+        self.engine = OneContainer(folder)
         (folder / FILE).write_bytes(idle_files("2h:stop")[FILE])
         self.now_s = 1000.0
         self.said: list[str] = []
-        self.agent = Agent([], "libcuda", self.said.append)
-        monkeypatch.setattr(agent, "_connect", lambda: self.engine)
-        monkeypatch.setattr(ContainerEngine, "connect", self._connect)
-        monkeypatch.setattr(agent, "time", SimpleNamespace(monotonic=lambda: self.now_s, time=time.time))
-        monkeypatch.setattr(agent, "slices_and_processes", list)
-        monkeypatch.setattr(agent, "queue", list)
+        self.agent = Agent([], "libcuda", self.said.append, clock=lambda: self.now_s)
+        monkeypatch.setattr(Engine, "connect", self._connect)
+        monkeypatch.setattr(roster, "slices_and_processes", list)
+        monkeypatch.setattr(giving_way, "queue", list)
 
-    def _connect(self) -> Engine:
+    def _connect(self) -> OneContainer:
         if self.engine.is_away:
             raise EngineError("the engine is gone")
         return self.engine
@@ -207,7 +216,7 @@ def test_one_that_takes_long_to_stop_holds_nobody_up(idle: Idle, monkeypatch: py
         assert idle.engine.may_answer.wait(60)
         return ["container late"]
 
-    monkeypatch.setattr(agent, "end_overdue", slow)
+    monkeypatch.setattr(deadlines, "end_overdue", slow)
     idle.look_after(0)
     idle.engine.may_answer.clear()
     ended.clear()
@@ -216,12 +225,13 @@ def test_one_that_takes_long_to_stop_holds_nobody_up(idle: Idle, monkeypatch: py
     looking.join(20)
     assert not looking.is_alive() and len(ended) == len(idle.engine.stopped) == 1, "once, and it is not waited for"
     idle.engine.may_answer.set()
-    assert idle.agent._stops[idle.engine.container.id].has_ended(20)
-    assert idle.agent._ending and idle.agent._ending.has_ended(20)
-    idle.look_after(1)
-    assert "stop container late: its time was over" in idle.said
-    idle.look_after(3)
-    assert len(idle.engine.stopped) == 2, "it was started again, and no look has seen that"
+
+    def has_ended_both() -> bool:
+        """Whether its end is seen to, and it was stopped again: it was started meanwhile, which no look has seen."""
+        idle.look_after(3)
+        return len(idle.engine.stopped) >= 2 and "stop container late: its time was over" in idle.said
+
+    until(has_ended_both)
 
 
 @pytest.mark.parametrize("is_watched", [True, False])
@@ -231,28 +241,26 @@ def test_whatever_brings_a_target_into_question_is_noticed(
     """Also where the kernel has no watch left."""
     if not is_watched:
         monkeypatch.setattr(FolderWatch, "add", lambda *_: NOT_WATCHED)
-    looking = Agent([], "libcuda", lambda _: None)
-    target = Target("id", "train", tmp_path)
-    looking._targets = [target]
+    facts, targets = Facts(), [Target("id", "train", tmp_path)]
     (tmp_path / "etc").mkdir()
     limits = tmp_path / "etc" / "limits"
 
     def in_question() -> list[Target]:
-        looking._look_over(0)
-        return looking._in_question
+        return [each.target for each in facts.of(targets) if each.is_in_question]
 
     assert in_question() == []
     limits.write_bytes(limits_bytes([]))
     assert in_question() == []
     (tmp_path / FILE).write_bytes(idle_files("2h:warn")[FILE])
-    assert in_question() == in_question() == [target]
+    assert in_question() == in_question() == targets
     (tmp_path / FILE).unlink()
     assert in_question() == []
     limits.write_bytes(limits_bytes([("GPU-0", Quota(1 << 30))]))
     set_suspended(limits, abi.SUSPENDED)
-    assert in_question() == in_question() == [target]
+    assert in_question() == in_question() == targets
     set_suspended(limits, abi.NOT_SUSPENDED)
     assert in_question() == []
+    facts.close()
 
 
 def local(folder: Path, launcher: int, named: Sequence[ProcessIdentity]) -> Target:
@@ -287,7 +295,7 @@ def test_a_local_process_that_idles_is_told_to_end(
     tmp_path: Path, sleepers: Callable[[], subprocess.Popen[bytes]]
 ) -> None:
     launcher, child = sleepers(), sleepers()
-    agent._stop(local(tmp_path / "state", launcher.pid, [identity(launcher), identity(child)]), [])
+    stop(local(tmp_path / "state", launcher.pid, [identity(launcher), identity(child)]), [])
     assert launcher.wait(10) == -signal.SIGTERM
     assert child.poll() is None, "the first passes it on by itself"
 
@@ -298,7 +306,7 @@ def test_no_process_that_has_the_number_by_now_is_ended(
     """The idle program goes on without the command that started it."""
     stranger, left = sleepers(), sleepers()
     before = identity(stranger)._replace(started_ticks=identity(stranger).started_ticks - 100)
-    agent._stop(local(tmp_path / "state", stranger.pid, [before, identity(left)]), [])
+    stop(local(tmp_path / "state", stranger.pid, [before, identity(left)]), [])
     assert left.wait(10) == -signal.SIGTERM
     assert stranger.poll() is None
 
@@ -311,7 +319,7 @@ def test_no_user_lets_root_end_a_process_of_another(
     victim = sleepers()
     target = local(tmp_path / "state", victim.pid, [identity(victim)])
     os.chown(target.limits_folder, UID, UID)
-    agent._stop(target, [])
+    stop(target, [])
     time.sleep(0.1)
     assert victim.poll() is None
     with attacked_by(lambda: None) as own:
@@ -320,5 +328,5 @@ def test_no_user_lets_root_end_a_process_of_another(
         target = local(tmp_path / "own", own, [process])
         os.chown(target.limits_folder, UID, UID)
         with process.opened() as file:
-            agent._stop(target, [])
+            stop(target, [])
             assert select.select([file], [], [], 10)[0], "its own is"

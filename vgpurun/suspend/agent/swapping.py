@@ -7,15 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from vgpurun import abi
-from vgpurun.errors import GpuError, VgpurunError
+from vgpurun.errors import GpuError
 from vgpurun.host.checkpoints import Checkpoints
 from vgpurun.host.gpus import Gpu, read_use
 from vgpurun.inventory.swap_counts import add_swap, note_held_up
 from vgpurun.limits import limits_file
 from vgpurun.limits.update import patience
+from vgpurun.suspend.agent.troubles import Troubles, trouble_of
+from vgpurun.suspend.agent.uses import Uses
 from vgpurun.suspend.record import Record
 from vgpurun.suspend.targets import Target
 from vgpurun.suspend.transition import Wishes, is_asked_for, read, suspend, swap_in
@@ -25,23 +26,14 @@ LOCK_PATIENCE_S = 1.0  # for another command that changes a target's limits, and
 _INTERVAL_S = 0.05
 
 
-class Hears(NamedTuple):
-    """The part of the agent that this needs. `trouble`: about a target, or nothing where there is none any more.
-
-    `use`: when a target was last seen to use its GPUs, and when that was last looked at.
-    """
-
-    trouble: Callable[[Target, str], None]
-    use: Callable[[Target], tuple[float, float]]
-
-
 class Swapper:
     """The swapping of the host."""
 
-    def __init__(self, gpus: Sequence[Gpu], libcuda: str, agent: Hears) -> None:
+    def __init__(self, gpus: Sequence[Gpu], libcuda: str, troubles: Troubles, uses: Uses) -> None:
         self._gpus = gpus
         self._libcuda = libcuda
-        self._agent = agent
+        self._troubles = troubles
+        self._uses = uses
         self._turns = Turns()
         self._targets: dict[str, Target] = {}
         self._moving: set[str] = set()
@@ -107,7 +99,7 @@ class Swapper:
             return None
         gpus = frozenset(uuid for uuid, _ in limits)
         if states == {abi.NOT_SUSPENDED}:
-            return Group(target.id, gpus, True, False, *self._agent.use(target), is_moving)
+            return Group(target.id, gpus, True, False, *self._uses.last_seen_s(target), is_moving)
         if states == {abi.SWAPPED}:
             return Group(target.id, gpus, False, is_asked_for(target, read(target)), is_moving=is_moving)
         return Group(target.id, gpus, False, False, is_moving=True)
@@ -203,17 +195,17 @@ class Swapper:
     def _done(self, target: Target, act: Callable[[], Record | None]) -> tuple[Record | None, float, str]:
         """Return what came of it, and how long it took; None where it has failed, which is said, and why."""
         began_s = time.monotonic()
-        found, trouble = None, ""
-        try:
+        found: Record | None = None
+
+        def keep() -> None:
+            nonlocal found
             found = act()
-        except (VgpurunError, OSError) as error:
-            trouble = str(error)
-        except Exception as error:  # a mistake about one thing ends neither the others nor in silence
-            trouble = f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+        trouble = trouble_of(keep)
         if trouble:
             with self._lock:
                 self._turns.failed(target.id, time.monotonic())
-        self._agent.trouble(target, trouble)
+        self._troubles.take(f"turns of {target.id}", trouble and f"{target.name}: {trouble}")
         return found, time.monotonic() - began_s, trouble
 
 

@@ -1,0 +1,1 @@
+"""The guard's agent, which looks after what is suspended, idles, or is over."""

@@ -1,0 +1,60 @@
+"""What the agent fails at: each trouble is said once, and is tried again a little later."""
+
+from collections.abc import Callable
+
+from vgpurun.errors import VgpurunError
+from vgpurun.suspend.targets import Target
+
+_TRY_AGAIN_S = 1.0
+
+
+class Troubles:
+    """The troubles that there are now. `say` hears of each."""
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._say = say
+        self._clock = clock
+        self._words: dict[str, str] = {}
+        self._again_s: dict[str, float] = {}
+
+    def take(self, key: str, trouble: str) -> None:
+        """Take note of a trouble, or by an empty one that there is none any more."""
+        if trouble and self._words.get(key) != trouble:
+            self._say(f"warning: {trouble}")
+        self._words[key] = trouble
+
+    def step(self, act: Callable[..., None], *arguments: object) -> None:
+        """Take a step of a look. Raises nothing."""
+        self.take(act.__qualname__, trouble_of(act, *arguments))
+
+    def attempt(self, target: Target, act: Callable[[Target], None]) -> None:
+        """Do something about a target. Raises nothing; what fails for one that has ended meanwhile is no trouble."""
+        trouble = trouble_of(act, target)
+        if trouble and not target.limits_folder.exists():
+            trouble = ""
+        if trouble:
+            self.put_off(target, _TRY_AGAIN_S)
+        self.take(target.id, trouble and f"{target.name}: {trouble}")
+
+    def put_off(self, target: Target, span_s: float) -> None:
+        """Leave a target alone for so long."""
+        self._again_s[target.id] = self._clock() + span_s
+
+    def may_try(self, target: Target, now_s: float) -> bool:
+        """Whether a target is not left alone."""
+        return now_s >= self._again_s.get(target.id, 0)
+
+    def has(self, target: Target) -> bool:
+        """Whether the last attempt has failed."""
+        return bool(self._words.get(target.id))
+
+
+def trouble_of(act: Callable[..., None], *arguments: object) -> str:
+    """Do something; return what went wrong. A mistake about one thing ends neither the others nor in silence."""
+    try:
+        act(*arguments)
+    except (VgpurunError, OSError) as error:
+        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return ""
