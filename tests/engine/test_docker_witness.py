@@ -23,6 +23,7 @@ from docker_command import docker_command, docker_version, documented_flags
 from recorder import Recorder, recorder
 from support import command_line, own_gpu_config
 from vgpurun.cli.commands.run import run
+from vgpurun.options.devices import gpus
 from vgpurun.options.table import DEPRECATED, FLAGS, LEFT_OUT
 
 OURS = ("--gpus", "--help")
@@ -174,6 +175,34 @@ def test_the_answer_is_dockers(witness: Witness, added: Any, line: str) -> None:
     assert [(query, of_user(body, added)) for query, body in ours.requests] == [
         (query, of_user(body, nothing)) for query, body in theirs.requests
     ]
+
+
+GPUS = (
+    "all", "-1", "-7", "+1", "01", "count=all", "count=-1", "count=1", "device=0", "device=GPU-1", '"device=0,1"',
+    "device=nvidia.com/gpu=0", "driver=nvidia", "driver=", "capabilities=utility", 'all,"capabilities=video,utility"',
+    '1,driver=nvidia,"capabilities=compute,utility","options=foo=bar,baz=qux"', '"options=foo=bar",count=all',
+    "count=x", "count=", "1.5,count=1", "all,all", "memory=2g", "driver=nvidia,driver=nvidia", '"device=0', "",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", GPUS)
+def test_gpus_are_read_as_docker_reads_them(witness: Witness, text: str) -> None:
+    theirs, ours = witness.ask(["--gpus", text, "image"])
+    if not theirs.requests:
+        assert (theirs.exit_code, ours.exit_code, ours.requests) == (125, 125, []), (theirs, ours)
+        with pytest.raises(ValueError, match=r"."):
+            gpus(text)
+        return
+    ((_, body),) = theirs.requests
+    (wanted,) = body["HostConfig"]["DeviceRequests"]
+    read = gpus(text)
+    count = "all" if wanted["Count"] < 0 else str(wanted["Count"])
+    names = [each.removeprefix("nvidia.com/gpu=") for each in wanted["DeviceIDs"] or ()]
+    assert read.choice == (f"device={','.join(names)}" if names else count)
+    assert [*filter(None, read.capabilities.split(",")), "gpu"] == wanted["Capabilities"][0]
+    assert {*filter(None, read.options.split(","))} == {"=".join(each) for each in wanted["Options"].items()}
+    assert (len(ours.requests) == 1) == (read.choice in ("1", "all", "device=0")), ours
+    assert ("--gpus options=foo=bar" in ours.stderr) == bool(read.options), ours
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from vgpurun.options.values import fields, positive, size
 
@@ -10,6 +10,7 @@ from vgpurun.options.values import fields, positive, size
 _CDI_NAME = r"(?a)[A-Za-z][\w.-]*[A-Za-z0-9]/[A-Za-z][\w.-]*[A-Za-z0-9]=[A-Za-z0-9]([\w.:-]*[A-Za-z0-9])?"
 _CGROUP_RULE = r"(?a)[acb] ([0-9]+|\*):([0-9]+|\*) [rwm]{1,3}"
 _GPU_VENDOR = "nvidia.com/gpu="
+_GPU_DRIVERS = ("", "nvidia", "nvidia.runtime-hook", "nvidia.cdi", "cdi")  # as docker 29 names them
 
 
 def device(text: str) -> dict[str, str] | str:
@@ -33,18 +34,53 @@ def device(text: str) -> dict[str, str] | str:
     return {"PathOnHost": parts[0], "PathInContainer": parts[-1], "CgroupPermissions": permissions}
 
 
-def gpus(text: str) -> tuple[str, str]:
-    """Read docker's --gpus; returns the part that chooses GPUs, and the driver's capabilities that it asks for."""
-    choice, capabilities = [], ""
+class GpuRequest(NamedTuple):
+    """A value of --gpus: the part that chooses GPUs, the driver's capabilities, and options for the driver."""
+
+    choice: str
+    capabilities: str
+    options: str
+
+
+def gpus(text: str) -> GpuRequest:
+    """Read docker's --gpus. The quotes that docker wants around a list of devices may be left out."""
+    given: dict[str, str] = {}
+    bare: list[str] = []
     for field in fields(text):
-        key, _, value = field.partition("=")
-        if key == "capabilities":
-            capabilities = value
-        elif key != "driver":
-            choice.append(field)
-        elif value not in ("", "nvidia"):
-            raise ValueError(f"no driver '{value}' is known for GPUs; leave it out")
-    return ",".join(choice) or "1", capabilities
+        key, equals, value = field.partition("=")
+        if not equals and "device" in given:
+            given["device"] += f",{field}"
+        elif key in given or field in bare or (bare and key == "count"):
+            raise ValueError(f"gpu request key '{key}' can be specified only once")
+        elif not equals:
+            bare.append(field)
+        elif key in ("driver", "count", "device", "capabilities", "options"):
+            given[key] = value
+        else:
+            raise ValueError(f"unexpected key '{key}' in '{field}'")
+    if given.get("driver", "") not in _GPU_DRIVERS:
+        raise ValueError(f"no driver '{given['driver']}' is known for GPUs; leave it out")
+    return GpuRequest(_choice(given, bare), given.get("capabilities", ""), given.get("options", ""))
+
+
+def _choice(given: dict[str, str], bare: list[str]) -> str:
+    """Return what `--gpus` of all verbs takes. A negative count is all GPUs, as for the engine."""
+    count = _count(bare[0] if len(bare) == 1 else given.get("count", ""))
+    if "count" in given and not count:
+        raise ValueError(f'invalid count ({given["count"]}): value must be either "all" or an integer')
+    if "device" not in given:
+        return count or ",".join(bare) or "1"
+    if bare or count not in ("", "0"):
+        raise ValueError("cannot set both Count and DeviceIDs on device request; leave the count out")
+    names = [name.removeprefix(_GPU_VENDOR) for name in given["device"].split(",")]
+    return "all" if "all" in names else f"device={','.join(names)}"
+
+
+def _count(text: str) -> str:
+    """Return `all` or a number, or nothing where it is no count."""
+    if text == "all" or re.fullmatch("-0*[1-9][0-9]*", text):
+        return "all"
+    return str(int(text)) if re.fullmatch("[+-]?[0-9]+", text) else ""
 
 
 def _are_permissions(text: str) -> bool:

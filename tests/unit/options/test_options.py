@@ -230,17 +230,47 @@ def test_a_gpu_comes_with_its_limits_only() -> None:
     ("text", "choice", "capabilities"),
     [
         ("all", "all", ""),
+        ("-1", "all", ""),
+        ("count=-1", "all", ""),
+        ("+2", "2", ""),
         ("2", "2", ""),
+        ("0", "0", ""),
         ("device=0,2", "device=0,2", ""),
         ('"device=0,2"', "device=0,2", ""),
         ('"device=0,2","capabilities=compute,utility"', "device=0,2", "compute,utility"),
+        ("device=all", "all", ""),
+        ('driver=cdi,"device=nvidia.com/gpu=0,nvidia.com/gpu=1"', "device=0,1", ""),
+        ("count=0,device=1", "device=1", ""),
         ("all,capabilities=utility", "all", "utility"),
-        ("driver=nvidia,count=all", "count=all", ""),
+        ("driver=nvidia,count=all", "all", ""),
         ("driver=nvidia", "1", ""),
+        ("GPU-0123", "GPU-0123", ""),
+        ("0,1", "0,1", ""),
     ],
 )
 def test_gpus_as_docker_writes_them(text: str, choice: str, capabilities: str) -> None:
-    assert devices.gpus(text) == (choice, capabilities)
+    assert devices.gpus(text) == (choice, capabilities, "")
+
+
+def test_options_of_gpus_are_told_apart_from_what_chooses_them() -> None:
+    assert devices.gpus('count=1,driver=nvidia,"options=foo=bar,baz=qux"') == ("1", "", "foo=bar,baz=qux")
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("count=x", r"invalid count \(x\)"),
+        ("memory=2g", "unexpected key 'memory' in 'memory=2g'"),
+        ("count=1,count=2", "'count' can be specified only once"),
+        ("all,count=1", "'count' can be specified only once"),
+        ("all,all", "'all' can be specified only once"),
+        ("count=1,device=0", "cannot set both Count and DeviceIDs"),
+        ("driver=amd", "no driver 'amd'"),
+    ],
+)
+def test_gpus_that_docker_or_its_engine_refuses(text: str, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        devices.gpus(text)
 
 
 def test_what_is_wrong_names_the_option_and_the_text_as_docker_does() -> None:

@@ -130,11 +130,13 @@ def _read_gpus(given: dict[str, Any]) -> None:
     if not given["gpus"]:
         return
     try:
-        given["gpus"], capabilities = gpus(given["gpus"])
+        given["gpus"], capabilities, driver_options = gpus(given["gpus"])
     except ValueError as error:
         raise OptionError(f"--gpus {given['gpus']}: {error}") from None
     if capabilities:
         given["env"] = (f"NVIDIA_DRIVER_CAPABILITIES={capabilities}", *given["env"])
+    if driver_options:
+        warn(f"--gpus options={driver_options} does nothing: NVIDIA's driver knows none; limits are --mem and --sm")
 
 
 def _refuse_late_verb(ctx: click.Context, image: str) -> None:
