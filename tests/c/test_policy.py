@@ -5,6 +5,7 @@ A program is NAME_test.c; a test, one of its cases.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -19,6 +20,7 @@ HERE = Path(__file__).parent
 TABLES = ["alone", "company", "evasions", "spins", "tenants", "timeline", "windows"]  # rows.h
 THREADED = ["ledger", "ledger_levels", "table", "claims", "turns", "profile", "quick_clock"]
 REAL_TIME = ["turns"]  # on this machine's clock
+AS_ROOT = ["folders"]  # which is to make another user's
 # They take many seconds of the model's time, or start processes: with sanitizers, which take as long again and longer,
 # they run in `make test-all`.
 SLOW = [
@@ -64,6 +66,7 @@ def cases(programs: list[str], kind: str) -> list[object]:
                 continue
             marks = [pytest.mark.real_time] * (program in REAL_TIME)
             marks += [pytest.mark.slow] * (is_slow or kind == "thread")
+            marks += [pytest.mark.skipif(os.geteuid() != 0, reason="needs root")] * (program in AS_ROOT)
             marks += [pytest.mark.exhaustive] * (
                 (program, case) in EXHAUSTIVE
                 or (program in REAL_TIME and kind == "thread")

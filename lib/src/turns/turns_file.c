@@ -19,8 +19,6 @@
 
 #define OPEN_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
 
-#define MOST_REFRESH_NS 200000LL /* of each TURNS_KNOWN_NS; there may be folders without end */
-
 _Static_assert(sizeof(struct turns_file) == VGPU_TURNS_BYTES, "layout");
 
 /* ---- what stands in the files ------------------------------------------------------------------------------------ */
@@ -79,19 +77,18 @@ static int64_t in_ns(struct timespec time) {
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* Has anybody written its turns lately? Folders of programs that have ended stay, thousands of them. */
-static bool is_at_work(const struct turns_files *files, int folder) {
+/* How long ago has anybody written its turns? Folders of programs that have ended stay, thousands of them. */
+static int64_t idle_ns(const struct turns_files *files, int folder) {
   struct stat status;
   if (syscall(SYS_newfstatat, folder, VGPU_TURNS_NAME, &status, AT_SYMLINK_NOFOLLOW) != 0)
-    return false;
+    return INT64_MAX;
   int64_t age_ns = files->listed_ns - in_ns(status.st_mtim);
-  return age_ns < TURNS_PATIENCE_NS && age_ns > -TURNS_PATIENCE_NS;
+  return age_ns < 0 ? -age_ns : age_ns;
 }
 
-static bool open_peer(const struct turns_files *files, struct turns_peer *peer, int folder, const char *name) {
+static bool open_peer(const struct turns_files *files, struct turns_peer *peer, int folder) {
   char path[PATH_MAX];
-  snprintf(peer->name, sizeof peer->name, "%s", name);
-  snprintf(path, sizeof path, "%s/%s/%s", files->folder, name, VGPU_TURNS_NAME);
+  snprintf(path, sizeof path, "%s/%s/%s", files->folder, peer->name, VGPU_TURNS_NAME);
   int file = open_in(folder, VGPU_TURNS_NAME, O_RDONLY);
   if (file < 0 || !shared_file_adopt(&peer->file, file, path))
     return false;
@@ -124,70 +121,120 @@ static int find_place(const struct turns_files *files, int count, uid_t owner) {
   return count_of(files, count, owner) + 1 < most ? place : -1;
 }
 
-static int add(struct turns_files *files, struct turns_tenant *tenants, int count, int folder, const char *name) {
-  struct turns_peer peer = {.device = -1};
+/* False where it is at work on another GPU, or there is no place for it. */
+static bool add(struct turns_files *files, struct turns_tenant *tenants, int *count, int folder,
+                struct turns_peer *peer) {
   struct turns_tenant tenant = {.processes = 1};
-  struct stat status;
-  if (!is_at_work(files, folder) || !libc_file_status(folder, &status))
-    return count;
-  peer.owner = status.st_uid;
-  int place = find_place(files, count, peer.owner);
+  int place = find_place(files, *count, peer->owner);
   if (place < 0)
-    return count;
-  read_terms(files, folder, &peer, &tenant.terms);
-  if (peer.device < 0 || !open_peer(files, &peer, folder, name))
-    return count;
-  if (place < count)
+    return false;
+  read_terms(files, folder, peer, &tenant.terms);
+  if (peer->device < 0 || !open_peer(files, peer, folder))
+    return false;
+  if (place < *count)
     shared_file_close(&files->peers[place].file);
-  tenant.id = peer.file.inode;
-  files->peers[place] = peer;
+  else
+    ++*count;
+  tenant.id = peer->file.inode;
+  files->peers[place] = *peer;
   tenants[place] = tenant;
-  return place < count ? count : count + 1;
+  return true;
 }
 
-static int find(struct turns_files *files, struct turns_tenant *tenants, int count, const char *name) {
-  if (strlen(name) >= sizeof files->peers[0].name)
-    return count;
+static bool is_known(const struct turns_files *files, int count, const char *name) {
   for (int i = 1; i < count; i++)
     if (strcmp(files->peers[i].name, name) == 0)
-      return count;
-  int folder = open_folder(files, name);
-  if (folder < 0)
+      return true;
+  return false;
+}
+
+/* What a look at a folder has shown. */
+struct look {
+  bool is_there, is_taken; /* has a place now, or had it */
+  uid_t owner;
+  int64_t idle_ns;
+};
+
+static struct look look_at(struct turns_files *files, struct turns_tenant *tenants, int *count, const char *name) {
+  struct look look = {.is_there = true, .is_taken = is_known(files, *count, name)};
+  struct turns_peer peer = {.device = -1};
+  struct stat status;
+  if (look.is_taken)
+    return look;
+  int folder = strlen(name) < sizeof peer.name ? open_folder(files, name) : -1;
+  look.is_there = folder >= 0 && libc_file_status(folder, &status);
+  if (look.is_there) {
+    strcpy(peer.name, name);
+    peer.owner = look.owner = status.st_uid;
+    look.idle_ns = idle_ns(files, folder);
+    look.is_taken = look.idle_ns < TURNS_PATIENCE_NS && add(files, tenants, count, folder, &peer);
+  }
+  if (folder >= 0)
+    close(folder);
+  return look;
+}
+
+/* A tenant that pauses is found at once when it goes on, however many folders there are. */
+static int find_rested(struct turns_files *files, struct turns_tenant *tenants, int count) {
+  for (int i = 0; i < TURNS_RESTING; i++) {
+    char *name = files->resting[i];
+    if (*name == '\0')
+      continue;
+    struct look look = look_at(files, tenants, &count, name);
+    if (look.is_taken || !look.is_there)
+      *name = '\0';
+  }
+  return count;
+}
+
+/* As the kernel writes it. */
+struct entry {
+  uint64_t inode;
+  int64_t next;
+  uint16_t size;
+  uint8_t type;
+  char name[];
+};
+
+static int visit(struct turns_files *files, struct turns_tenant *tenants, int count, const struct entry *entry) {
+  if (entry->name[0] == '.' || (entry->type != DT_DIR && entry->type != DT_UNKNOWN))
     return count;
-  count = add(files, tenants, count, folder, name);
-  close(folder);
+  uint64_t mark = turns_folder_mark(entry->inode, entry->name);
+  if (!turns_folders_is_due(&files->folders, mark))
+    return count;
+  struct look look = look_at(files, tenants, &count, entry->name);
+  if (look.is_there && !look.is_taken)
+    turns_folders_note_idle(&files->folders, mark, look.owner, look.idle_ns < TURNS_LATELY_NS);
   return count;
 }
 
 /* As many as there is time for: the next refresh goes on from there. Without opendir(), which allocates: this may be in
  * a program's own allocator. */
 static int find_more(struct turns_files *files, struct turns_tenant *tenants, int count) {
-  struct entry {
-    uint64_t inode;
-    int64_t next;
-    uint16_t size;
-    uint8_t type;
-    char name[];
-  } const *entry;
-  _Alignas(struct entry) char entries[2048];
-  int64_t ends_ns = clock_now_ns() + MOST_REFRESH_NS;
+  _Alignas(struct entry) char entries[4096];
+  struct turns_folders *folders = &files->folders;
   int folder = open(files->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   long size;
   bool has_time = true;
-  (void)lseek(folder, files->next_entry, SEEK_SET);
+  turns_folders_begin_refresh(folders);
+  (void)lseek(folder, folders->next_entry, SEEK_SET);
   while (has_time && (size = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0)
-    for (long at = 0; at < size && has_time; at += entry->size) {
-      entry = (const void *)(entries + at);
-      if (entry->name[0] != '.')
-        count = find(files, tenants, count, entry->name);
-      files->next_entry = entry->next;
-      has_time = clock_now_ns() < ends_ns;
+    for (long at = 0; at < size && has_time; at += ((const struct entry *)(entries + at))->size) {
+      const struct entry *entry = (const void *)(entries + at);
+      count = visit(files, tenants, count, entry);
+      folders->next_entry = entry->next;
+      has_time = turns_folders_go_on(folders);
     }
   if (has_time)
-    files->next_entry = 0;
+    turns_folders_end_pass(folders);
   if (folder >= 0)
     close(folder);
   return count;
+}
+
+static void rest(struct turns_files *files, const char *name) {
+  snprintf(files->resting[files->next_resting], sizeof *files->resting, "%s", name);
+  files->next_resting = (files->next_resting + 1) % TURNS_RESTING;
 }
 
 /* Those stay that are on the GPU still, and are at work or owe something. */
@@ -204,6 +251,7 @@ static int keep(struct turns_files *files, struct turns_tenant *tenants, int cou
       files->peers[kept] = *peer;
       tenants[kept++] = tenants[i];
     } else {
+      rest(files, peer->name);
       shared_file_close(&peer->file);
     }
   }
@@ -219,7 +267,8 @@ static int list(void *of, struct turns_tenant *tenants, int count) {
   clock_gettime(CLOCK_REALTIME, &now);
   files->listed_ns = in_ns(now);
   tenants[0].id = files->peers[0].file.inode;
-  count = find_more(files, tenants, keep(files, tenants, count));
+  count = find_rested(files, tenants, keep(files, tenants, count));
+  count = find_more(files, tenants, count);
   pthread_setcancelstate(cancel_state, NULL);
   return count;
 }

@@ -14,6 +14,9 @@
 #include "shared/limits.h"
 #include "shared/shared_file.h"
 #include "turns/turns.h"
+#include "turns/turns_folders.h"
+
+#define TURNS_RESTING 16
 
 struct turns_peer {
   char name[64]; /* its folder's */
@@ -29,8 +32,10 @@ struct turns_files {
   int32_t publishing;                     /* a claim, on what is */
   struct turns_terms published;           /* there */
   int64_t listed_ns;                      /* the time of the last refresh, by the clock of the file system */
-  int64_t next_entry;                     /* of the folder, where that refresh came to its end */
+  struct turns_folders folders;           /* what is to be looked at */
   struct turns_peer peers[TURNS_TENANTS]; /* ours first, as in turns.tenants */
+  char resting[TURNS_RESTING][64];        /* names of those that were at work last: they may go on at any time */
+  int next_resting;                       /* the place of the next one */
 };
 
 extern const struct turns_system turns_file_system; /* of a struct turns_files */
