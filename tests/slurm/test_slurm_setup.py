@@ -50,6 +50,45 @@ def test_check_finds_this_cluster_usable(cluster: Cluster) -> None:
     assert {"Prolog", "Epilog", "plugin", "gres.conf", "library"} <= by_name.keys()
 
 
+def failures(cluster: Cluster, vgpurun: str = "vgpurun") -> list[str]:
+    """What `slurm check` finds wrong on n1."""
+    found = json.loads(cluster.run(f"{vgpurun} slurm check --node n1 --format json", "root").stdout)
+    return [f"{each['name']}: {each['words']}" for each in found if each["status"] == "fail"]
+
+
+def test_check_finds_what_autodetect_makes_of_gres_conf(cluster: Cluster) -> None:
+    cluster.ask("cp /etc/slurm/gres.conf /tmp/kept; sed -i s/=off/=nvml/ /etc/slurm/gres.conf", "root")
+    try:
+        with_gpus = failures(cluster)
+        cluster.ask("sed -i /Name=gpu/d /etc/slurm/gres.conf", "root")
+        without = failures(cluster)
+    finally:
+        cluster.ask("cp /tmp/kept /etc/slurm/gres.conf", "root")
+    if cluster.release == "22.05":  # it goes on without NVML
+        assert with_gpus == []
+        assert (
+            without[0] == "gres.conf: slurmd does not start with it: failed to merge SHARED and SHARING configuration"
+        )
+        assert "this Slurm does not tell" in without[1]
+    else:  # Debian's is built without NVML, and then has no GRES at all
+        none = ["gpu for node n1, and slurm.conf has 2", "shard for node n1, and slurm.conf has 8"]
+        assert with_gpus == without == [f"gres.conf: slurmd finds 0 of {each}" for each in none]
+
+
+def test_check_finds_a_prolog_that_does_not_find_vgpurun(cluster: Cluster) -> None:
+    cluster.ask("mv /usr/local/bin/vgpurun /opt/vgpurun", "root")
+    try:
+        found = failures(cluster, "/opt/vgpurun")
+        done = cluster.run("srun -w n1 --gres=shard:1 echo it ran")
+    finally:
+        cluster.ask("mv /opt/vgpurun /usr/local/bin/vgpurun", "root")
+    searched = "since its PATH is /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    names = ("Prolog", "Epilog")
+    assert found == [f"{name}: /etc/slurm/{name.lower()} does not find vgpurun, {searched}" for name in names]
+    assert done.returncode == 125 and "the prolog has made none" in done.stderr
+    cluster.on("n1", "vgpurun slurm sweep --node n1")
+
+
 @pytest.fixture
 def plain_cluster(built_library: Path) -> Iterator[Cluster]:
     """One without the plugin, where TaskProlog sets variables."""

@@ -12,15 +12,16 @@ from pathlib import Path
 from vgpurun.diagnostics.finding import FAILED, OK, WARNING, Finding, failed
 from vgpurun.errors import LibraryError, SlurmError
 from vgpurun.host import library
-from vgpurun.slurm import conf, plugin
-from vgpurun.slurm.job import PATIENCE_S, all_shards
+from vgpurun.slurm import conf, job, plugin, scripts
 from vgpurun.slurm.plugin import show_release
 from vgpurun.storage import state
 
 _MOST_SHARDS = 100  # of one GPU: a shard is no less than 1 % of its time
 _SHORTEST_TIMEOUT_S = 60
+_TELLS_SHARDS = (23, 11)  # the first release whose slurmctld says how many shards each GPU of a job has
 _BUILD = "vgpurun slurm build-plugin"
-_MOST_SCRIPT_BYTES = 1 << 16
+_HAS_ONE = "docs/slurm.md has one"
+_STAYS = "after a reboot the shares of jobs that are gone stay"
 
 
 def examine(node: str) -> Iterator[Finding]:
@@ -70,6 +71,7 @@ def _gres_conf(path: Path, values: Mapping[str, str], node: str) -> Iterator[Fin
     lines = conf.gres_lines(gres_conf, node)
     gpus = sum(len(line.numbers) for line in lines if line.name == "gpu")
     yield from _counts(path, node, gpus, sum(line.total or 0 for line in lines if line.name == "shard"))
+    yield from _as_slurmd_reads_it(path, node)
     if not any(line.name == "shard" for line in lines):
         yield Finding("gres.conf", FAILED, f"it has no shards for node {node}", "Name=shard Count=M")
     elif gpus:
@@ -80,6 +82,9 @@ def _gres_conf(path: Path, values: Mapping[str, str], node: str) -> Iterator[Fin
         else:
             yield Finding("gres.conf", OK, f"{most} shards a GPU: each is {100 // most} % of its time and memory")
         yield from _cli_filter(path, values, most)
+    elif (plugin.installed_release() or _TELLS_SHARDS) < _TELLS_SHARDS:
+        words = f"it names no GPU of node {node}: this Slurm does not tell then what part of one a job's shards are"
+        yield Finding("gres.conf", FAILED, words, "Name=gpu File=/dev/nvidia... for each, beside AutoDetect too")
 
 
 def _most_shards(lines: Sequence[conf.GresLine], gpus: int) -> int:
@@ -87,64 +92,104 @@ def _most_shards(lines: Sequence[conf.GresLine], gpus: int) -> int:
     found = []
     for index in range(gpus):
         with suppress(SlurmError):
-            found.append(all_shards(lines, index))
-    return max(found) if found else all_shards(lines, 0)
+            found.append(job.all_shards(lines, index))
+    return max(found) if found else job.all_shards(lines, 0)
 
 
 def _counts(path: Path, node: str, gpus: int, shards: int) -> Iterator[Finding]:
-    gres = conf.node_settings(path, node).get("gres", "")
     for name, there in (("gpu", gpus), ("shard", shards)):
-        said = sum(int(count) for count in re.findall(rf"\b{name}(?::[^:,(]+)?:(\d+)(?=[,(]|$)", gres))
+        said = _said(path, node, name)
         if said and there and said != there:
             words = f"it has {there} of {name} for node {node}, and {path.name} has {said}: Slurm drains such a node"
             yield Finding("gres.conf", FAILED, words, f"the same number in both: Gres={name}:{there}")
+
+
+def _said(path: Path, node: str, name: str) -> int:
+    gres = conf.node_settings(path, node).get("gres", "")
+    return sum(int(count) for count in re.findall(rf"\b{name}(?::[^:,(]+)?:(\d+)(?=[,(]|$)", gres))
+
+
+def _as_slurmd_reads_it(path: Path, node: str) -> Iterator[Finding]:
+    """Ask slurmd, since AutoDetect may add to the lines of gres.conf or take from them."""
+    slurmd = job.find("slurmd")
+    if slurmd is None or not _said(path, node, "shard"):
+        return
+    done = job.run(slurmd, "-G", "-N", node)
+    text = done.stdout + done.stderr
+    if done.returncode:
+        said = re.findall(r"(?:fatal|error): (.*)", text) or ["no reason"]
+        yield Finding("gres.conf", FAILED, f"slurmd does not start with it: {said[-1]}", f"slurmd -G -N {node}")
+        return
+    for name in ("gpu", "shard"):
+        there = sum(int(count) for count in re.findall(rf"Gres Name={name} .*\bCount=(\d+)", text))
+        if there < _said(path, node, name):
+            words = f"slurmd finds {there} of {name} for node {node}, and {path.name} has {_said(path, node, name)}"
+            yield Finding("gres.conf", FAILED, words, f"AutoDetect=off, or slurmd -G -N {node} for what it does")
 
 
 def _cli_filter(path: Path, values: Mapping[str, str], shards: int) -> Iterator[Finding]:
     if "cli_filter/lua" not in _list(values, "clifilterplugins"):
         return
     script = path.with_name("cli_filter.lua")
-    match = re.search(r"^local SHARDS = (\d+)", _script(script), re.MULTILINE)
+    match = re.search(r"^local SHARDS = (\d+)", scripts.text_of(script), re.MULTILINE)
     if not script.exists():
-        yield Finding("cli_filter", FAILED, f"{script} is not there: nothing can be submitted", "docs/slurm.md has one")
+        yield Finding("cli_filter", FAILED, f"{script} is not there: nothing can be submitted", _HAS_ONE)
     elif match and int(match.group(1)) != shards:
         words = f"{script} counts {match.group(1)} shards a GPU, and gres.conf has {shards}"
         yield Finding("cli_filter", FAILED, words, f"local SHARDS = {shards}")
 
 
 def _hooks(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:
-    del path, node
+    del node
     for name in ("Prolog", "Epilog"):
-        script, verb = values.get(name.lower(), ""), f"vgpurun slurm {name.lower()}"
-        if not script:
-            yield Finding(name, FAILED, f"there is none, and {verb} has to run in it", "docs/slurm.md has one")
-            continue
-        found = [Path(script)] if "*" not in script else sorted(Path("/").glob(script.lstrip("/")))
-        ours = [each for each in found if f"slurm {name.lower()}" in _script(each)]
-        if not ours:
-            yield Finding(name, FAILED, f"{script} is not here, or does not run {verb}", "docs/slurm.md has one")
-        elif not os.access(ours[0], os.X_OK):
-            yield Finding(name, FAILED, f"{ours[0]} cannot be executed: it drains the node", f"chmod +x {ours[0]}")
-        else:
-            yield Finding(name, OK, str(ours[0]))
+        yield from _hook(name, conf.scripts(path, name))
     timeout = values.get("prologepilogtimeout", "")
     if timeout.isdecimal() and int(timeout) < _SHORTEST_TIMEOUT_S:
-        words = f"a prolog may wait {PATIENCE_S:.0f} s for slurmctld, and one cut off after {timeout} s drains its node"
+        words = (
+            f"a prolog may wait {job.PATIENCE_S:.0f} s for slurmctld, and one cut off after {timeout} s drains its node"
+        )
         yield Finding("PrologEpilogTimeout", WARNING, words, f"PrologEpilogTimeout={_SHORTEST_TIMEOUT_S}, or none")
-    if not values.get("healthcheckprogram"):
-        words = "there is none: after a reboot the shares of jobs that are gone stay"
-        yield Finding("HealthCheckProgram", WARNING, words, "one that runs vgpurun slurm sweep")
+    yield from _health_check(values)
     if not {"alloc", "contain", "x11"} & set(_list(values, "prologflags")):
         words = "without Alloc a node makes a job's share at its first step: slice ls does not show it before"
         yield Finding("PrologFlags", WARNING, words, "PrologFlags=Alloc")
 
 
-def _script(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(_MOST_SCRIPT_BYTES)
-    except OSError:
-        return ""
+def _hook(name: str, given: Sequence[str]) -> Iterator[Finding]:
+    verb = name.lower()
+    found = [scripts.read(each) for text in given for each in conf.files(text)]
+    ours = next((each for each in found if each.runs(verb)), None)
+    if not given:
+        yield Finding(name, FAILED, f"there is none, and vgpurun slurm {verb} has to run in it", _HAS_ONE)
+    elif ours is None:
+        yield Finding(name, FAILED, f"{', '.join(given)} is not here, or does not run vgpurun slurm {verb}", _HAS_ONE)
+    elif not os.access(ours.path, os.X_OK):
+        yield Finding(name, FAILED, f"{ours.path} cannot be executed: it drains the node", f"chmod +x {ours.path}")
+    else:
+        yield _on_path(name, ours, verb, FAILED)
+
+
+def _on_path(name: str, script: scripts.Script, verb: str, status: str) -> Finding:
+    without = script.path_without(verb)
+    if without is None:
+        return Finding(name, OK, str(script.path))
+    words = f"{script.path} does not find vgpurun, since its PATH is {without}"
+    return Finding(name, status, words, "set PATH in it, or write vgpurun with its path")
+
+
+def _health_check(values: Mapping[str, str]) -> Iterator[Finding]:
+    name, remedy = "HealthCheckProgram", "one that runs vgpurun slurm sweep"
+    given = values.get(name.lower(), "")
+    script = scripts.read(Path(given))
+    if not given:
+        yield Finding(name, WARNING, f"there is none: {_STAYS}", remedy)
+    elif not script.runs("sweep"):
+        yield Finding(name, WARNING, f"{given} is not here, or does not run vgpurun slurm sweep: {_STAYS}", remedy)
+    elif not int(re.sub(r"\D", "", values.get("healthcheckinterval", "")) or 0):
+        words = f"Slurm never runs it, since there is no HealthCheckInterval: {_STAYS}"
+        yield Finding(name, WARNING, words, "HealthCheckInterval=300")
+    else:
+        yield _on_path(name, script, "sweep", WARNING)
 
 
 def _enforcement(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:
@@ -154,7 +199,7 @@ def _enforcement(path: Path, values: Mapping[str, str], node: str) -> Iterator[F
     ours = [words for words in lines if len(words) > 1 and "vgpurun" in words[1]]
     if not ours:
         script = values.get("taskprolog", "")
-        if "VGPURUN_LIMITS_FILE" in _script(Path(script)):
+        if "VGPURUN_LIMITS_FILE" in scripts.read(Path(script)).code:
             words = f"{script} alone holds jobs to their shares: `env -i` in a job lifts its limits"
             yield Finding("TaskProlog", WARNING, words, f"the SPANK plugin: {_BUILD}")
         else:
@@ -198,7 +243,7 @@ def _devices(path: Path, values: Mapping[str, str], node: str) -> Iterator[Findi
     del node
     cgroup_conf = path.with_name("cgroup.conf")
     constrains = "task/cgroup" in _list(values, "taskplugin") and re.search(
-        r"^\s*ConstrainDevices\s*=\s*yes", _script(cgroup_conf), re.IGNORECASE | re.MULTILINE
+        r"^\s*ConstrainDevices\s*=\s*yes", scripts.text_of(cgroup_conf), re.IGNORECASE | re.MULTILINE
     )
     if constrains:
         yield Finding("devices", OK, "a job reaches the GPUs that it was given alone (ConstrainDevices)")

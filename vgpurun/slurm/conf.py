@@ -68,6 +68,17 @@ def values(path: Path) -> dict[str, str]:
     return found
 
 
+def scripts(path: Path, key: str) -> list[str]:
+    """Return the scripts of a setting that slurm.conf may have several times, as Prolog. Raises SlurmError."""
+    given = (settings(line).get(key.lower(), "") for line in lines(path))
+    return [each for each in given if each]
+
+
+def files(pattern: str) -> list[Path]:
+    """Return the files that a script's setting stands for: it may be a pattern."""
+    return _absolute(pattern) if "*" in pattern else [Path(pattern)]
+
+
 def node_settings(path: Path, node: str) -> dict[str, str]:
     """Return what slurm.conf says of a node. Raises SlurmError."""
     found: dict[str, str] = {}

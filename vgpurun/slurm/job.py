@@ -12,7 +12,11 @@ from vgpurun.errors import SlurmError
 from vgpurun.slurm.conf import GresLine, expand, gres_lines
 
 PATIENCE_S = 20.0  # slurmctld may be busy; a prolog has to end all the same
-_WHERE = "/usr/bin:/usr/local/bin:/opt/slurm/bin:/usr/local/slurm/bin"
+_WHERE = ":".join(
+    f"{folder}/{kind}"
+    for folder in ("/usr", "/usr/local", "/opt/slurm", "/usr/local/slurm")
+    for kind in ("bin", "sbin")
+)
 _GRES = re.compile(r"(gpu|shard)(?::[^:(),\s]+)?:(\d+)\(([^)]*)\)")
 # By scontrol's words: jobs of any other state may have something on a node.
 _ENDED = frozenset((
@@ -108,18 +112,28 @@ def is_on(job: str, node: str) -> bool:
 
 def ask(program: str, *arguments: str) -> str:
     """Return what a program of Slurm's prints. Raises SlurmError."""
-    path = shutil.which(program) or shutil.which(program, path=_WHERE)
+    path = find(program)
     if path is None:
         raise SlurmError(f"Slurm's {program} is not on PATH ({os.environ.get('PATH', '')}); set PATH in the prolog")
+    done = run(path, *arguments)
+    if done.returncode:
+        raise SlurmError(f"{program} failed: {' '.join((done.stderr or done.stdout).split())[:200]}")
+    return done.stdout
+
+
+def find(program: str) -> str | None:
+    """Return the path of a program of Slurm's, None where it is not installed."""
+    return shutil.which(program) or shutil.which(program, path=_WHERE)
+
+
+def run(path: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program of Slurm's. Raises SlurmError."""
     try:
-        done = subprocess.run(
+        return subprocess.run(
             [path, *arguments], capture_output=True, text=True, errors="replace", timeout=PATIENCE_S, check=False,
             env={name: value for name, value in os.environ.items() if not name.startswith(_CHOICES)},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise SlurmError(f"{program} has not ended in {PATIENCE_S:.0f} s: is slurmctld up?") from None
+        raise SlurmError(f"{path} has not ended in {PATIENCE_S:.0f} s: is slurmctld up?") from None
     except OSError as error:
         raise SlurmError(f"{path} cannot be run: {error.strerror}") from None
-    if done.returncode:
-        raise SlurmError(f"{program} failed: {' '.join((done.stderr or done.stdout).split())[:200]}")
-    return done.stdout

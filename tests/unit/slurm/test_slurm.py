@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from support.second_user import UID, needs_two_users
 from vgpurun.errors import LimitError, SlurmError
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.quota import Quota
@@ -22,7 +24,8 @@ SLURM_CONF = """
 GresTypes=gpu,shard # as here
 SelectType=select/cons_tres
 PrologFlags=Alloc,Contain
-HealthCheckProgram=/usr/sbin/check
+HealthCheckProgram={folder}/health
+HealthCheckInterval=300
 CliFilterPlugins=cli_filter/lua
 Prolog={folder}/prolog
 Epilog={folder}/epilog
@@ -53,8 +56,10 @@ def cluster_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
             "cgroup.conf": "ConstrainDevices=yes\n",
             "cli_filter.lua": "local SHARDS = 4 -- of each GPU\n",
             "plugstack.conf": plugstack,
-            "prolog": "#!/bin/sh\nvgpurun slurm prolog\nexit 0\n",
-            "epilog": "#!/bin/sh\nvgpurun slurm epilog\nexit 0\n",
+            "prolog": "#!/bin/sh\nPATH={folder}:$PATH\nvgpurun slurm prolog\nexit 0\n",
+            "epilog": "#!/bin/sh\nexport PATH={folder}\nvgpurun slurm epilog\nexit 0\n",
+            "health": "#!/bin/sh\n{folder}/vgpurun slurm sweep\n",
+            "vgpurun": "",
             "spank_vgpurun.so": "vgpurun spank plugin slurm=0x160508 ",
         }
         for name, text in files.items():
@@ -206,7 +211,23 @@ def test_a_cluster_that_is_set_up_has_nothing_wrong(cluster_files: Callable[...,
         (("gpu:2,", "gpu:a100:4,"), "it has 2 of gpu for node n01, and slurm.conf has 4: Slurm drains such a node"),
         (("shard:8", "shard:6"), "it has 8 of shard for node n01, and slurm.conf has 6"),
         (("SHARDS = 4", "SHARDS = 8"), "counts 8 shards a GPU, and gres.conf has 4"),
-        (("HealthCheckProgram=/usr/sbin/check", ""), "after a reboot the shares of jobs that are gone stay"),
+        (("HealthCheckProgram={folder}/health", ""), "there is none: after a reboot the shares of jobs that are gone"),
+        (
+            ("HealthCheckProgram={folder}/health", "HealthCheckProgram=/usr/sbin/nhc"),
+            "does not run vgpurun slurm sweep",
+        ),
+        (("HealthCheckInterval=300", ""), "there is no HealthCheckInterval"),
+        (
+            ("{folder}/vgpurun slurm sweep", "/opt/vgpurun slurm sweep"),
+            "health does not find vgpurun, since its PATH is",
+        ),
+        (("PATH={folder}:$PATH\nvgpurun", "vgpurun"), "prolog does not find vgpurun, since its PATH is /"),
+        (
+            ("export PATH={folder}", "PATH={folder}\nPATH=/usr/bin"),
+            "epilog does not find vgpurun, since its PATH is /usr",
+        ),
+        (("vgpurun slurm epilog", "# vgpurun slurm epilog"), "does not run vgpurun slurm epilog"),
+        (("vgpurun slurm epilog", "true # vgpurun slurm epilog"), "does not run vgpurun slurm epilog"),
         (("PrologFlags=", "PrologEpilogTimeout=10\nPrologFlags="), "one cut off after 10 s drains its node"),
         (("spank_vgpurun.so\n", "spank_vgpurun.so state=/elsewhere\n"), "no job finds its share"),
         (("NodeName=n[01-02] Name=shard Count=8", ""), "it has no shards for node n01"),
@@ -223,6 +244,60 @@ def test_a_cluster_that_is_set_up_has_nothing_wrong(cluster_files: Callable[...,
 def test_each_thing_wrong_is_said(cluster_files: Callable[..., Path], change: tuple[str, str], words: str) -> None:
     found = wrong(cluster_files, *change)
     assert len(found) == 1 and words in found[0], found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#!/bin/sh\n. {folder}/real\n",
+        '#!/bin/bash\nsource "$(dirname "$0")/real" || exit 1\n',
+        "#!/bin/bash\n${{0%/*}}/real\n",
+        "#!/bin/sh\nfor each in {folder}/re*; do $each; done\n",
+        "#!/bin/sh\nrun-parts {folder}/prolog.d\n",
+        "#!/bin/sh\nVGPURUN={folder}/vgpurun\n$VGPURUN slurm prolog\n",
+        "#!/bin/sh\nPATH=$(getconf PATH):/opt/bin; vgpurun slurm prolog\n",
+        '#!/usr/bin/python3\nsubprocess.run(["{folder}/vgpurun", "slurm", "prolog"])\n',
+    ],
+)
+def test_a_prolog_may_run_the_verb_in_its_own_way(cluster_files: Callable[..., Path], text: str) -> None:
+    folder = cluster_files().parent
+    (folder / "prolog").rename(folder / "real")
+    (folder / "prolog.d").mkdir()
+    (folder / "prolog.d" / "50-vgpurun").symlink_to(folder / "real")
+    (folder / "prolog").write_text(text.format(folder=folder))
+    (folder / "prolog").chmod(0o755)
+    assert [each.words for each in check.examine("n01") if each.status != "ok"] == []
+    (folder / "real").write_text("exit 0\n")
+    if "real" in text:
+        (found,) = (each for each in check.examine("n01") if each.status != "ok")
+        assert "does not run vgpurun slurm prolog" in found.words
+
+
+def test_the_prolog_is_one_of_several(cluster_files: Callable[..., Path]) -> None:
+    path = cluster_files("Prolog={folder}/prolog", "Prolog={folder}/prolog\nProlog={folder}/own")
+    path.with_name("own").write_text("#!/bin/sh\n")
+    assert [each.words for each in check.examine("n01") if each.status != "ok"] == []
+
+
+@needs_two_users
+def test_what_another_user_has_written_is_not_read(cluster_files: Callable[..., Path], tmp_path: Path) -> None:
+    cluster_files()
+    (tmp_path / "prolog").write_text(f"#!/bin/sh\n. {tmp_path}/real\n")
+    (tmp_path / "real").write_text(f"{tmp_path}/vgpurun slurm prolog\n")
+    os.chown(tmp_path / "real", UID, UID)
+    (found,) = (each for each in check.examine("n01") if each.status != "ok")
+    assert "does not run vgpurun slurm prolog" in found.words
+
+
+def test_a_release_that_tells_no_shards_needs_the_gpus_in_gres_conf(
+    cluster_files: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = wrong(cluster_files, "NodeName=n[01-02] Name=gpu File=/dev/nvidia[0-1]", "AutoDetect=nvml")
+    assert "it names no GPU of node n01" in found
+    monkeypatch.setattr(plugin, "installed_release", lambda: (24, 11))
+    path = cluster_files("NodeName=n[01-02] Name=gpu File=/dev/nvidia[0-1]", "AutoDetect=nvml")
+    path.with_name("spank_vgpurun.so").write_text("vgpurun spank plugin slurm=0x180b05 ")
+    assert [each.words for each in check.examine("n01") if each.status != "ok"] == []
 
 
 def test_more_shards_than_percent_are_refused(cluster_files: Callable[..., Path]) -> None:
