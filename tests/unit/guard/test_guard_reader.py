@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,13 @@ from vgpurun.engine.client import VgpurunContainer
 from vgpurun.engine.containers import ContainerEngine
 from vgpurun.engine.labels import Record
 from vgpurun.errors import ContainerError, EngineError, GpuError
+from vgpurun.guard.containers import Containers
+from vgpurun.guard.counting import Counting
 from vgpurun.guard.hands import let_dying_go
+from vgpurun.guard.listing import Listing
+from vgpurun.guard.membership import Membership
 from vgpurun.guard.processes import pid_inside
+from vgpurun.guard.programs import Programs
 from vgpurun.guard.reader import GuardReader
 from vgpurun.guard.snapshot import Program
 from vgpurun.host import gpus
@@ -47,7 +52,6 @@ class Engine:
         self.pids: dict[str, int] = {}
         self.listed: list[VgpurunContainer] = []
         self.is_gone = False
-        self.asked_by: GuardReader | None = None
 
     def containers(self, everything: bool) -> list[VgpurunContainer]:
         assert not everything
@@ -62,28 +66,32 @@ class Engine:
         return {"Id": container, "Name": "/train", "Config": {}, "State": {"Pid": pid, "Status": "running"}}
 
 
-def reader(*known: str, first_pid: int = 0) -> GuardReader:
-    made = GuardReader({}, lambda *_: None, time.monotonic)
-    made._listed = dict.fromkeys(known)  # type: ignore[assignment]  # who they are does not matter here
-    made._has_listed = True
-    made._first_pids = dict.fromkeys(known, first_pid) if first_pid else {}
+def container(id_: str, folder: Path | str = "/none") -> VgpurunContainer:
+    return VgpurunContainer(id_, "train", "image", "running", Record(str(folder), user="ann"))
+
+
+def listing(**first_pids: int) -> Listing:
+    """What the engine has answered: these containers, by their ids, with the first process of each if it told."""
+    made = Listing(lambda *_: None)
+    made.take({id_: container(id_) for id_ in first_pids}, {id_: pid for id_, pid in first_pids.items() if pid})
     return made
 
 
 def test_whose_a_process_is(make_cgroup: Callable[[str], Cgroup]) -> None:
     ours, foreign = make_cgroup(ID), make_cgroup(OTHER_ID)
     with running(ours) as pid, running(foreign) as other, running(None) as outside:
-        read = reader(ID, first_pid=pid)
-        assert read._read_program(pid).container == ID
-        assert read._read_program(other).container is None, "the engine has not been asked about it"
-        listed = read._read_program(other, is_listed=True)
+        member = Membership(listing(**{ID: pid}))
+        assert member.describe(pid).container == ID
+        assert member.describe(other).container is None, "the engine has not been asked about it"
+        listed = member.describe(other, is_listed=True)
         assert (listed.container, listed.foreign) == ("", OTHER_ID)
-        assert (read._read_program(outside).container, read._read_program(outside).foreign) == ("", "")
-        assert read._read_program(outside).command.startswith("python")
-    assert read._read_program(pid).container is None, "it has ended"
-    unlisted = GuardReader({}, lambda *_: None, time.monotonic)
+        found = member.describe(outside)
+        assert (found.container, found.foreign) == ("", "")
+        assert found.command.startswith("python")
+    assert member.describe(pid).container is None, "it has ended"
     with running(ours) as pid:
-        assert unlisted._read_program(pid).container is None, "the engine has not answered yet"
+        unlisted = Membership(Listing(lambda *_: None))
+        assert unlisted.describe(pid).container is None, "the engine has not answered yet"
 
 
 def test_one_that_was_moved_in_is_nobodys(make_cgroup: Callable[[str], Cgroup]) -> None:
@@ -91,12 +99,12 @@ def test_one_that_was_moved_in_is_nobodys(make_cgroup: Callable[[str], Cgroup]) 
     cgroup = make_cgroup(ID)
     own = ("unshare", "--fork", "--pid", "--mount-proc")
     with running(cgroup, *own) as stranger, running(cgroup, *own) as first, running(cgroup) as of_host:
-        read = reader(ID, first_pid=first)
-        assert read._read_program(first).container == ID
-        assert read._read_program(stranger).container is None
-        assert read._read_program(of_host).container is None
-        silent = reader(ID)
-        assert silent._read_program(first).container is None and silent._unknown == {ID}
+        member = Membership(listing(**{ID: first}))
+        assert member.describe(first).container == ID
+        assert member.describe(stranger).container is None
+        assert member.describe(of_host).container is None
+        silent = listing(**{ID: 0})
+        assert Membership(silent).describe(first).container is None and silent.unknown == {ID}
 
 
 def test_a_cgroup_named_like_a_containers_is_nobodys(make_cgroup: Callable[[str], Cgroup]) -> None:
@@ -105,12 +113,14 @@ def test_a_cgroup_named_like_a_containers_is_nobodys(make_cgroup: Callable[[str]
     forged = Cgroup(make_cgroup(OTHER_ID).folder / ID, cgroup.is_unified)
     forged.folder.mkdir()
     with running(cgroup) as first, running(forged) as stranger:
-        read = reader(ID, first_pid=first)
-        assert [read._read_program(pid).container for pid in (stranger, first, stranger)] == [None, ID, None]
-        assert read._unknown == {ID}, "another may be its first process by now"
-        listed = read._read_program(stranger, is_listed=True)
+        known = listing(**{ID: first})
+        member = Membership(known)
+        assert [member.describe(pid).container for pid in (stranger, first, stranger)] == [None, ID, None]
+        assert known.unknown == {ID}, "another may be its first process by now"
+        listed = member.describe(stranger, is_listed=True)
         assert (listed.container, listed.foreign) == ("", OTHER_ID), "it is outside, where the whole path says"
-        assert reader(ID)._read_program(stranger).container is None, "the engine has not said which is first"
+        silent = Membership(listing(**{ID: 0}))
+        assert silent.describe(stranger).container is None, "the engine has not said which is first"
     until(lambda: not forged.pids())
     forged.folder.rmdir()
 
@@ -121,22 +131,21 @@ def test_a_cgroup_within_named_like_anothers_hides_nobody(make_cgroup: Callable[
     below = Cgroup(ours.folder / OTHER_ID, ours.is_unified)
     below.folder.mkdir()
     with running(ours) as first, running(others) as other, running(below) as hidden:
-        read = reader(ID, OTHER_ID)
-        read._first_pids = {ID: first, OTHER_ID: other}
-        assert [read._read_program(pid).container for pid in (hidden, other, hidden)] == [ID, OTHER_ID, ID]
+        member = Membership(listing(**{ID: first, OTHER_ID: other}))
+        assert [member.describe(pid).container for pid in (hidden, other, hidden)] == [ID, OTHER_ID, ID]
     until(lambda: not below.pids())
     below.folder.rmdir()
 
 
 def test_a_forged_cgroup_is_outside_when_the_engine_has_answered(
-    make_cgroup: Callable[[str], Cgroup], asked: tuple[Engine, Callable[[int], str | None]]
+    make_cgroup: Callable[[str], Cgroup], asked: Asked
 ) -> None:
     """It is asked anew: what it said before may be of a process that has ended, and whose number is another's."""
     ours, elsewhere = make_cgroup(ID), make_cgroup(OTHER_ID)
     forged = Cgroup(elsewhere.folder / f"docker-{ID}.scope", ours.is_unified)
     forged.folder.mkdir()
-    engine, container_of = asked
-    engine.listed = [VgpurunContainer(ID, "train", "image", "running", Record("/none", user="ann"))]
+    engine, container_of = asked.engine, asked.container_of
+    engine.listed = [container(ID)]
     engine.pids = {OTHER_ID: 0}
     with running(forged) as engine.pid, running(ours) as first:
         assert container_of(engine.pid) == ID, "the engine says that it is the first"
@@ -148,29 +157,42 @@ def test_a_forged_cgroup_is_outside_when_the_engine_has_answered(
     forged.folder.rmdir()
 
 
+class Asked:
+    """An engine, and a guard that looks every two seconds at one process that holds memory of the GPU."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        (gpu,) = make_gpus(1)
+        self.engine = Engine(0)
+        self.now_s = 100.0
+        self.pid = 0
+        monkeypatch.setattr(ContainerEngine, "connect", lambda _: self.engine)
+        monkeypatch.setattr(gpus, "held_open", nullcontext)
+        monkeypatch.setattr(gpus, "survey", lambda: Survey([gpu], []))
+        monkeypatch.setattr(gpus, "read_all_processes", lambda _: {gpu.uuid: {self.pid: GIB}})
+        self.read = GuardReader({}, lambda *_: None, lambda: self.now_s)
+
+    def program(self, pid: int) -> Program | None:
+        self.now_s += 2
+        self.pid = pid
+        found = self.read.look()
+        return found.programs[pid] if found else None
+
+    def container_of(self, pid: int) -> str | None:
+        program = self.program(pid)
+        return program.container if program else None
+
+
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> tuple[Engine, Callable[[int], str | None]]:
-    """An engine, and what is known of a process's container after two more seconds."""
-    engine = Engine(0)
-    monkeypatch.setattr(ContainerEngine, "connect", lambda _: engine)
-    now = [100.0]
-    engine.asked_by = read = GuardReader({}, lambda *_: None, lambda: now[0])
-
-    def container_of(pid: int) -> str | None:
-        now[0] += 2
-        read._programs = {pid: read._programs.get(pid) or read._read_program(pid)}
-        read._list_containers(now[0])
-        return read._programs[pid].container
-
-    return engine, container_of
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+    made = Asked(monkeypatch)
+    yield made
+    made.read.close()
 
 
-def test_one_that_is_started_again_is_known_again(
-    make_cgroup: Callable[[str], Cgroup], asked: tuple[Engine, Callable[[int], str | None]]
-) -> None:
+def test_one_that_is_started_again_is_known_again(make_cgroup: Callable[[str], Cgroup], asked: Asked) -> None:
     cgroup = make_cgroup(ID)
-    engine, container_of = asked
-    engine.listed = [VgpurunContainer(ID, "train", "image", "running", Record("/none", user="ann"))]
+    engine, container_of = asked.engine, asked.container_of
+    engine.listed = [container(ID)]
     for _ in range(2):
         with running(cgroup) as engine.pid:
             until(lambda: container_of(engine.pid) == ID)
@@ -179,13 +201,11 @@ def test_one_that_is_started_again_is_known_again(
         cgroup.folder.mkdir()
 
 
-def test_one_that_leaves_its_cgroup_is_outside(
-    make_cgroup: Callable[[str], Cgroup], asked: tuple[Engine, Callable[[int], str | None]]
-) -> None:
+def test_one_that_leaves_its_cgroup_is_outside(make_cgroup: Callable[[str], Cgroup], asked: Asked) -> None:
     """Root in a container that has the host's cgroups moves it: none of the container's limits would hold it then."""
     cgroup = make_cgroup(ID)
-    engine, container_of = asked
-    engine.listed = [VgpurunContainer(ID, "train", "image", "running", Record("/none", user="ann"))]
+    engine, container_of = asked.engine, asked.container_of
+    engine.listed = [container(ID)]
     first, second = ("unshare", "--fork", "--pid", "--mount-proc"), ("nsenter", "-p", "-t")
     with running(cgroup, *first) as engine.pid, running(cgroup, *second, str(engine.pid)) as leaving:
         until(lambda: container_of(leaving) == ID)
@@ -195,16 +215,17 @@ def test_one_that_leaves_its_cgroup_is_outside(
             assert container_of(leaving) == ID, "it is below its own"
         (cgroup.folder.parent / "cgroup.procs").write_text(str(leaving))
         until(lambda: container_of(leaving) == "")
-        assert engine.asked_by and engine.asked_by._programs[leaving].foreign == ID
+        left = asked.program(leaving)
+        assert left and left.foreign == ID
 
 
 def test_one_that_comes_while_the_engine_answers(
     make_cgroup: Callable[[str], Cgroup],
-    asked: tuple[Engine, Callable[[int], str | None]],
+    asked: Asked,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The answer to what was asked before says nothing of it."""
-    engine, container_of = asked
+    engine, container_of = asked.engine, asked.container_of
     answers = threading.Event()
 
     def slow(everything: bool) -> list[VgpurunContainer]:
@@ -215,23 +236,21 @@ def test_one_that_comes_while_the_engine_answers(
     monkeypatch.setattr(engine, "containers", slow)
     with running(None) as host, running(make_cgroup(ID)) as pid:
         assert container_of(host) is None, "the engine has not answered yet"
-        engine.listed = [VgpurunContainer(ID, "train", "image", "running", Record("/none", user="ann"))]
+        engine.listed = [container(ID)]
         engine.pid = pid
         answers.set()
         assert [container_of(pid), container_of(pid)] == [None, ID]
 
 
-def test_one_that_the_engine_lists_late(
-    make_cgroup: Callable[[str], Cgroup], asked: tuple[Engine, Callable[[int], str | None]]
-) -> None:
+def test_one_that_the_engine_lists_late(make_cgroup: Callable[[str], Cgroup], asked: Asked) -> None:
     """It lists a container when it has written down that it runs: by then a program may hold memory for long."""
-    engine, container_of = asked
+    engine, container_of = asked.engine, asked.container_of
     with running(make_cgroup(ID)) as engine.pid, running(make_cgroup(OTHER_ID)) as other:
         engine.pids = {OTHER_ID: 0}
         assert container_of(engine.pid) == ID
         assert container_of(other) == "", "the engine knows nothing of it"
         engine.pids = {OTHER_ID: other}
-        engine.listed = [VgpurunContainer(OTHER_ID, "train", "image", "running", Record("/none", user="ann"))]
+        engine.listed = [container(OTHER_ID)]
         until(lambda: container_of(other) == OTHER_ID)
 
 
@@ -247,8 +266,8 @@ def test_a_name_hides_nobody_and_forges_nothing(make_cgroup: Callable[[str], Cgr
             pid = process.pid
             (inner / "cgroup.procs").write_text(str(pid))
             try:
-                read = reader(ID, first_pid=pid)._read_program(pid)
-                assert (read.container, read.command.isprintable()) == (ID, True)
+                found = Membership(listing(**{ID: pid})).describe(pid)
+                assert (found.container, found.command.isprintable()) == (ID, True)
                 assert pid_inside(pid) == pid and list(_line_of(pid))[:2] == [pid, os.getpid()]
                 cgroup.freeze()
                 let_dying_go(cgroup)
@@ -280,11 +299,11 @@ def test_the_engine_and_nvml_come_and_go(
     monkeypatch.setattr(ContainerEngine, "connect", lambda _: engine)
     read = GuardReader({}, lambda *words: said.append(words), lambda: now[0])
 
-    def container(id_: str) -> VgpurunContainer:
+    def limited(id_: str) -> VgpurunContainer:
         folder = tmp_path / id_
         (folder / "etc").mkdir(parents=True)
         (folder / "etc" / "limits").write_bytes(limits_bytes([(gpu.uuid, Quota(GIB))]))
-        return VgpurunContainer(id_, "train", "image", "running", Record(str(folder), user="ann"))
+        return container(id_, folder)
 
     def look() -> dict[int, str | None]:
         now[0] += 2
@@ -293,7 +312,7 @@ def test_the_engine_and_nvml_come_and_go(
         return {pid: each.container for pid, each in found.programs.items()}
 
     first, second = make_cgroup(ID), make_cgroup(OTHER_ID)
-    engine.listed.append(container(ID))
+    engine.listed.append(limited(ID))
     with running(first) as pid, running(second) as other:
         held[pid] = GIB
         engine.pids = {ID: pid, OTHER_ID: other}
@@ -311,10 +330,7 @@ def test_the_engine_and_nvml_come_and_go(
         is_up[0] = True
         assert look() == {pid: ID, other: None}
         engine.is_gone = False
-        engine.listed.append(container(OTHER_ID))
-        assert look() == {pid: ID, other: OTHER_ID}
-        read._programs[pid] = Program(pid, 1, OTHER_ID)  # one that had its number before
-        read._watch.keep({other})  # and has ended
+        engine.listed.append(limited(OTHER_ID))
         assert look() == {pid: ID, other: OTHER_ID}
         (tmp_path / ID / "etc" / "limits").write_bytes(limits_bytes([(gpu.uuid, Quota(2 * GIB))]))
         look()
@@ -325,27 +341,40 @@ def test_the_engine_and_nvml_come_and_go(
         assert look() == {}
 
 
-def test_limits_of_a_part_and_of_what_is_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_has_the_number_of_another_is_not_taken_for_it(make_cgroup: Callable[[str], Cgroup]) -> None:
+    """The kernel had no watch left for the one before."""
+    with running(make_cgroup(ID)) as pid:
+        programs = Programs(Membership(listing(**{ID: pid})))
+        programs.by_pid = {pid: Program(pid, 1, OTHER_ID)}
+        programs.keep({pid})
+        assert programs.by_pid[pid].container == ID
+        programs.close()
+
+
+def test_limits_of_a_part_and_of_what_is_around_it(tmp_path: Path, make_cgroup: Callable[[str], Cgroup]) -> None:
     folders = own, share, slice_ = tmp_path / "own", tmp_path / "share", tmp_path / SLICES / "s"
     for number, folder in enumerate(folders, 1):
         (folder / "etc").mkdir(parents=True)
         (folder / "etc" / "limits").write_bytes(limits_bytes([("GPU-0", Quota(number * GIB))]))
     record = Record(str(own), str(slice_), user="ann", parents=(str(share), str(slice_)))
-    read = reader()
-    read._listed = {ID: VgpurunContainer(ID, "train", "image", "running", record)}
-    read._programs = {1: Program(1, 1, ID)}
-    monkeypatch.setattr(read, "_cgroup_of", lambda _: (Cgroup(tmp_path, True), "1"))
+    with running(make_cgroup(ID)) as pid:
+        known = Listing(lambda *_: None)
+        known.take({ID: VgpurunContainer(ID, "train", "image", "running", record)}, {ID: pid})
+        programs = Programs(Membership(known))
+        programs.keep({pid})
+        containers = Containers(known, programs, {})
 
-    def limits() -> dict[str, int | None]:
-        found = read._contained()[ID]
-        assert found.slice_name == "" and found.folder == own
-        around = {name: quotas["GPU-0"].memory_bytes for name, quotas in found.around.items()}
-        return {"": found.quotas["GPU-0"].memory_bytes, **around}
+        def limits() -> dict[str, int | None]:
+            found = containers.read()[ID]
+            assert found.slice_name == "" and found.folder == own
+            around = {name: quotas["GPU-0"].memory_bytes for name, quotas in found.around.items()}
+            return {"": found.quotas["GPU-0"].memory_bytes, **around}
 
-    assert limits() == limits() == {"": GIB, f"share {share}": 2 * GIB, "slice s": 3 * GIB}
-    (slice_ / "etc" / "limits").write_bytes(limits_bytes([("GPU-0", Quota(5 * GIB))]))
-    assert limits() == {"": GIB, f"share {share}": 2 * GIB, "slice s": 5 * GIB}
-    read.close()
+        assert limits() == limits() == {"": GIB, f"share {share}": 2 * GIB, "slice s": 3 * GIB}
+        (slice_ / "etc" / "limits").write_bytes(limits_bytes([("GPU-0", Quota(5 * GIB))]))
+        assert limits() == {"": GIB, f"share {share}": 2 * GIB, "slice s": 5 * GIB}
+        containers.close()
+        programs.close()
 
 
 def look_at_a_server_that_is_gone() -> None:
@@ -353,13 +382,13 @@ def look_at_a_server_that_is_gone() -> None:
     file = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={file},rootmode=40000,user_id=0,group_id=0".encode()
     assert ctypes.CDLL(None).mount(b"gone", place.encode(), b"fuse", 0, options) == 0
-    read = GuardReader({}, lambda *words: print(*words, flush=True), time.monotonic)
+    counting = Counting(Programs(Membership(Listing(print))), lambda *words: print(*words, flush=True))
     for name in (f"{place}/usage", f"{place}/usage", f"{place}/usage", "/none"):
         with subprocess.Popen(["sleep", "600"], env={abi.ENV_USAGE_FILE: name}) as program:
             while not Path(f"/proc/{program.pid}/environ").read_bytes():  # what it runs is not there yet
                 time.sleep(0.01)
             began_s = time.monotonic()
-            print(read._is_counted_elsewhere(program.pid), time.monotonic() - began_s < 20, flush=True)
+            print(counting.is_counted_elsewhere(program.pid), time.monotonic() - began_s < 20, flush=True)
             program.kill()
     os._exit(0)
 
