@@ -90,9 +90,9 @@ def report(free: dict, limited: dict) -> None:
 
 def main() -> None:
     gpu, engine = find_gpu(), find_engine()
-    on = f"this machine's GPU ({gpu})" if gpu else "a simulated GPU, for this machine has no NVIDIA GPU"
-    where = "in containers" if engine else "with `vgpurun local`, for no Docker Engine answers here"
-    console.print(f"Running on {on}, {where}.\n", soft_wrap=True)
+    on = f"This machine's GPU ({gpu})" if gpu else "A simulated GPU (no NVIDIA GPU here)"
+    where = "in containers" if engine else "with `vgpurun local` (no Docker Engine answers)"
+    console.print(f"{on}, {where}.\n", soft_wrap=True)
     before, after = plan(engine)
     driver = [] if gpu else ["--driver", "sim"]
     try:

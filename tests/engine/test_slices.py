@@ -134,7 +134,7 @@ def test_the_limits_are_the_slices(cli: Cli, debian: str) -> None:
         cli.run(*option, "--slice", "small", debian, "true").assert_refused(option[0], "leave it out\n")
     for option in (("--sm-policy", "burst"), ("--priority", "low")):
         cli.run(*option, "--slice", "small", debian, "true").assert_refused(option[0], "vgpurun slice update small")
-    cli.run("--slice", "none", debian, "true").assert_refused("there is no slice 'none', but small")
+    cli.run("--slice", "none", debian, "true").assert_refused("there is no slice 'none' (existing: small)")
     cli.assert_nothing_left()
 
 

@@ -97,4 +97,4 @@ def test_one_that_is_paused_in_its_turn(vgpurun: Cli, debian: str, said: Path) -
 
 
 def test_without_a_guard(vgpurun: Cli, debian: str) -> None:
-    vgpurun.run("-d", *TURNS, debian, "sleep", "600").assert_refused("--swap: vgpurun guard gives the turns")
+    vgpurun.run("-d", *TURNS, debian, "sleep", "600").assert_refused("--swap needs vgpurun guard")

@@ -61,7 +61,7 @@ def test_nothing_helps(host: Host, start: Callable[..., Program]) -> None:
     assert refused.returncode == 125 and "slice stays has the nodes of its own GPUs alone" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
     for options, message in (
-        ((), "say what is to fit"),
+        ((), "give the limits of the launch that should fit"),
         (("--mem", "max"), "give a size"),
         (("--mem", "9g"), "is more"),
     ):

@@ -82,7 +82,7 @@ class TestOneOfTwo:
     def test_the_lost_one_is_refused_with_its_name(self, run: Run, lost: int) -> None:
         refused = run("local", "--gpus", f"device={lost}", "--", "true")
         assert refused.returncode == 125
-        assert f"'{lost}' is none of GPU {1 - lost}" in refused.stderr
+        assert f"no GPU '{lost}' among {1 - lost}" in refused.stderr
         assert f"GPU {lost} cannot be used: GPU is lost" in refused.stderr
 
     def test_doctor_fails_for_it_alone(self, run: Run, lost: int) -> None:

@@ -90,8 +90,8 @@ def test_what_cannot_be_moved(host: Host, start: Callable[..., Program]) -> None
     for gpus, message in (
         ("0", "is on GPU 0 already"),
         ("0,1", "has 1 GPU; name as many"),
-        ("7", "'7' is none of GPU 0, 1"),
-        ("all", "'all' is none of GPU 0, 1; use indexes as nvidia-smi shows them, or UUIDs, with commas"),
+        ("7", "no GPU '7' among 0, 1"),
+        ("all", "no GPU 'all' among 0, 1; use indexes as nvidia-smi shows them, or UUIDs, with commas"),
     ):
         refused = program.move(gpus)
         assert (refused.returncode, message in refused.stderr) == (125, True), refused.stderr

@@ -117,7 +117,7 @@ def test_a_slice_takes_its_turns_as_a_whole(host: Host, guard: Guard) -> None:
 def test_a_launch_without_a_guard_is_refused(host: Host) -> None:
     for words in (("local", *MOST, "--", "true"), ("slice", "create", *MOST, "team")):
         done = host.vgpurun(*words)
-        assert done.returncode == 125 and "--swap: vgpurun guard gives the turns" in done.stderr
+        assert done.returncode == 125 and "--swap needs vgpurun guard" in done.stderr
         assert len(done.stderr.splitlines()) == 1
 
 

@@ -13,7 +13,7 @@ from vgpurun.storage import state
 def check_turns(gpus: Sequence[Gpu], is_local: bool = False) -> None:
     """Raise GuardError where no guard gives turns, or does not see a local process, GpuError for an old driver."""
     if not guarded.is_running():
-        raise GuardError("--swap: vgpurun guard gives the turns, and does not run here; start it as root")
+        raise GuardError("--swap needs vgpurun guard, which does not run on this host; start it as root: vgpurun guard")
     if is_local and state.root_folder() != state.host_root():
         raise GuardError("--swap: the guard sees no local process of a user; use sudo, or a slice (--slice)")
     version = devices.read_driver(gpus).version

@@ -191,6 +191,8 @@ class SliceName(click.ParamType):  # type: ignore[type-arg]
 class Seconds(click.FloatRange):
     """A number of seconds within bounds, which `nan` never is."""
 
+    name = "number of seconds"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number."""
         seconds = super().convert(value, param, ctx)

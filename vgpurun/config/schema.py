@@ -170,7 +170,7 @@ DEFAULTS = (
     Key("overcommit", _bool, "`--overcommit`", "true", False),
     Key("wait", _wait, "`--wait`: a time, `forever`, or `false`", "10m", "0"),
     Key("preempt_idle", _bool, "`--preempt-idle`", "true", False),
-    Key("idle", _idle, "`--idle`: a time and what to do then", "15m:suspend", "never"),
+    Key("idle", _idle, "`--idle`: a time, and what the guard does after it", "15m:suspend", "never"),
     Key("swap", _bool, "`--swap`", "true", False),
     Key("movable", _bool, "`--movable`", "true", False),
     Key("driver", _one_of(*DRIVER_MODES), "`--driver`", "cdi", "auto"),

@@ -21,7 +21,8 @@ def unusual_host(root: Path = Path("/")) -> Iterator[Finding]:
         yield Finding("host", WARNING, words, _FAQ)
     if any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
         words = (
-            "this is a container itself; where the engine is outside of it, run vgpurun there: paths are the engine's"
+            "this is a container; if the engine runs outside of it, run vgpurun there too: the engine looks for what "
+            "it mounts on its own host"
         )
         yield Finding("host", OK, words)
 

@@ -62,13 +62,13 @@ def _beginning_with(name: str, gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def unmatched(name: str, gpus: Sequence[Gpu]) -> str:
-    """Return why `match_gpu` answers None to a name, to follow it in a message; UUIDs only if it looks like one."""
+    """Say why `match_gpu` answers None to a name; with UUIDs only if the name looks like one."""
     begun = _beginning_with(name, gpus)
     if len(begun) > 1:
-        return f"is the beginning of more than one: {_with_uuids(begun)}; write more of it"
-    if name[:4].upper() in ("GPU-", "MIG-"):
-        return f"is none of {_with_uuids(gpus)}"
-    return f"is none of GPU {', '.join(gpu.number for gpu in gpus)}"
+        return f"'{name}' is the beginning of several UUIDs: {_with_uuids(begun)}; write more of it"
+    is_uuid = name[:4].upper() in ("GPU-", "MIG-")
+    known = _with_uuids(gpus) if is_uuid else ", ".join(gpu.number for gpu in gpus)
+    return f"no GPU '{name}' among {known}"
 
 
 def _with_uuids(gpus: Sequence[Gpu]) -> str:
@@ -84,5 +84,5 @@ def _count(count: int, gpus: Sequence[Gpu]) -> int:
 def _named(name: str, gpus: Sequence[Gpu], text: str, way_out: str = GPUS_HELP) -> Gpu:
     gpu = match_gpu(name, gpus)
     if gpu is None:
-        raise GpuError(f"--gpus '{text}': '{name}' {unmatched(name, gpus)}; {way_out}")
+        raise GpuError(f"--gpus '{text}': {unmatched(name, gpus)}; {way_out}")
     return gpu

@@ -32,7 +32,7 @@ def parse_idle(text: str) -> IdlePolicy | None:
     action = action if colon else ACTIONS[0]
     after_s = parse_span(time)
     if after_s is None or after_s < _LEAST_S or action not in ACTIONS:
-        raise OptionError(f"--idle '{text}' is not a time and what to do then; {HELP}")
+        raise OptionError(f"--idle '{text}' is not TIME[:ACTION]; {HELP}")
     return IdlePolicy(after_s, action)
 
 

@@ -258,7 +258,7 @@ def values_on(per_device: PerDevice[T] | None, gpus: Sequence[Gpu], option: str)
     for device, value in per_device.by_device:
         gpu = match_gpu(device, gpus)
         if gpu is None:
-            raise LimitError(f"{option} names device '{device}', which {unmatched(device, gpus)}")
+            raise LimitError(f"{option}: {unmatched(device, gpus)}")
         if gpu.uuid in values:
             raise LimitError(f"{option} names device '{device}' twice, once by another name; leave one of them")
         values[gpu.uuid] = value
@@ -315,9 +315,7 @@ def _guaranteed(guarantees: Sequence[tuple[str, MemorySize]], gpu: Gpu, most_byt
         if most_bytes is None:
             raise LimitError(f"{origin} guarantees memory without a limit; give --mem GUARANTEED:MOST, such as 4g:8g")
         if guaranteed_bytes > most_bytes:
-            raise LimitError(
-                f"{origin} guarantees more than the limit, {show_size(most_bytes)}; lower the first of both"
-            )
+            raise LimitError(f"{origin} reserves more than its limit, {show_size(most_bytes)}; reserve less")
         return guaranteed_bytes if guaranteed_bytes < most_bytes else None
     return None
 

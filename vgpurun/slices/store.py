@@ -189,7 +189,8 @@ def find(name: str) -> Slice:
     found = _read(place) if name and place.name == name else None
     if found is None:
         others = ", ".join(each.name for each in slices())
-        raise SliceError(f"there is no slice '{name}'{f', but {others}' if others else ''}: vgpurun slice create")
+        existing = f" (existing: {others})" if others else ""
+        raise SliceError(f"there is no slice '{name}'{existing}; make one with: vgpurun slice create")
     return found
 
 

@@ -46,7 +46,7 @@ def test_reading(text: str, guaranteed: int | None, most: int) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("8g:4g", "guarantees more than the limit, 4 GiB"),
+        ("8g:4g", "reserves more than its limit, 4 GiB"),
         ("max:4g", "'max' is what a launch finds left"),
         ("4g:max", "'max' is what a launch finds left"),
         ("4g:", "lacks a size on one side of ':'"),
@@ -70,7 +70,7 @@ def test_the_toolkits_variables_are_understood() -> None:
     for environment, words in (
         ({"NVIDIA_GPU_MEMORY_LIMIT": "4g"}, "NVIDIA_GPU_MEMORY_LIMIT: '4g' is not a whole number of MiB"),
         ({"NVIDIA_GPU_MEMORY_REQUEST": "1024"}, "guarantees memory without a limit"),
-        ({"NVIDIA_GPU_MEMORY_REQUEST": "2048", "NVIDIA_GPU_MEMORY_LIMIT": "1024"}, "more than the limit, 1 GiB"),
+        ({"NVIDIA_GPU_MEMORY_REQUEST": "2048", "NVIDIA_GPU_MEMORY_LIMIT": "1024"}, "more than its limit, 1 GiB"),
     ):
         with pytest.raises(LimitError, match=words):
             resolved(None, **environment)

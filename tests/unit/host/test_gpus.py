@@ -50,12 +50,12 @@ def test_gpus_that_there_are_not(text: str) -> None:
 
 
 def test_the_error_shows_what_there_is() -> None:
-    with pytest.raises(GpuError, match="--gpus 'device=7': '7' is none of GPU 0, 1, 2, 3; use all") as caught:
+    with pytest.raises(GpuError, match="--gpus 'device=7': no GPU '7' among 0, 1, 2, 3; use all") as caught:
         select_gpus("device=7", GPUS)
     assert GPUS[0].uuid not in str(caught.value), "eight of them would be a screenful"
-    with pytest.raises(GpuError, match=f"'GPU-9' is none of .*{GPUS[3].uuid}"):
+    with pytest.raises(GpuError, match=f"no GPU 'GPU-9' among .*{GPUS[3].uuid}"):
         select_gpus("GPU-9", GPUS)
-    with pytest.raises(GpuError, match=f"'GPU-0000' is the beginning of more than one: .*{GPUS[3].uuid}.*; write more"):
+    with pytest.raises(GpuError, match=f"'GPU-0000' is the beginning of several UUIDs: .*{GPUS[3].uuid}.*; write more"):
         select_gpus("GPU-0000", GPUS)
 
 

@@ -38,7 +38,7 @@ def test_for_all_or_for_some() -> None:
         (SHARE, "2g", "--oversubscribe 2g is not more than the share of GPU 0, 2 GiB; raise it, or leave it out"),
         (SHARE, "1g", "is not more than the share"),
         (SHARE, "lots", "'lots' is not a size"),
-        (SHARE, "7=8g", "--oversubscribe names device '7'"),
+        (SHARE, "7=8g", "--oversubscribe: no GPU '7' among"),
     ],
 )
 def test_errors(share: Quota, text: str, words: str) -> None:

@@ -114,11 +114,11 @@ def test_devices_are_named_by_the_hosts_index_or_by_uuid() -> None:
 
 @pytest.mark.parametrize("memory", ["0=1g", "GPU-=1g", "GPU-0000=1g", "GPU-9=1g", "2=1g,GPU-00000002=2g"])
 def test_devices_that_were_not_chosen_or_are_named_twice(memory: str) -> None:
-    with pytest.raises(LimitError, match="--mem names device"):
+    with pytest.raises(LimitError, match=r"--mem: no GPU|--mem: 'GPU-|--mem names device 'GPU-00000002' twice"):
         quotas(memory)
-    with pytest.raises(LimitError, match="'GPU-0000', which is the beginning of more than one"):
+    with pytest.raises(LimitError, match="'GPU-0000' is the beginning of several UUIDs"):
         quotas("GPU-0000=1g")
-    with pytest.raises(LimitError, match=r"'0', which is none of GPU 2, 3$"):
+    with pytest.raises(LimitError, match=r"--mem: no GPU '0' among 2, 3$"):
         quotas("0=1g")
 
 

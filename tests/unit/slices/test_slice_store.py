@@ -56,7 +56,7 @@ def test_a_slice_is_found_as_it_was_made() -> None:
 @pytest.mark.parametrize("name", ["bob", "", "..", "alice/", "alice/etc", ".alice"])
 def test_another_name_is_not_found(name: str) -> None:
     make()
-    with pytest.raises(SliceError, match="but alice"):
+    with pytest.raises(SliceError, match="existing: alice"):
         store.find(name)
 
 

@@ -55,7 +55,7 @@ def config(arguments: tuple[str, ...], output_format: str) -> None:
 
 def _check(arguments: tuple[str, ...]) -> None:
     if arguments[0] != "check" or len(arguments) < 2:
-        raise OptionError(f"'{' '.join(arguments)}': say vgpurun config, or vgpurun config check FILE")
+        raise OptionError(f"'{' '.join(arguments)}' is not 'check FILE'; use vgpurun config check FILE")
     for name in arguments[1:]:
         if not os.path.lexists(name):
             raise ConfigError(f"{name}: no such file")

@@ -41,7 +41,7 @@ def defrag(mem: str | None, sm: str | None, gpus: str | None, dry_run: bool, out
     from vgpurun.suspend.making_room import RoomFor
 
     if mem is None and sm is None:
-        raise OptionError("say what is to fit: --mem, --sm or both")
+        raise OptionError("give the limits of the launch that should fit: --mem, --sm or both")
     click.get_current_context().ensure_object(Signals).take(ENDING)  # a move that is ended is undone
     found, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
     room = RoomFor(mem, sm, gpus, found, engine_if_any())

@@ -185,7 +185,7 @@ def move(
     patience_s = parse_wait(wait or "0")
     targets = _named(containers, slices, processes, others)
     if gpus is None:
-        raise OptionError("say which GPUs they are to have, such as --gpus 1")
+        raise OptionError("choose the GPUs to move to, such as --gpus 1")
     found, library = visible_gpus(driver == "sim"), libcuda(driver == "sim")
     wanted = named_gpus(gpus, found)
     engine = engine_if_any()
