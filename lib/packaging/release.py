@@ -33,7 +33,7 @@ def notes(changelog: str, of: str) -> str:
     """Return the section of a version without its heading. Raises NotReadyError where there is none with a date."""
     found = re.search(rf"^## \[{re.escape(of)}\] - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |\Z)", changelog, re.M | re.S)
     if found is None:
-        raise NotReadyError(f"CHANGELOG.md has no section [{of}] with a date: name Unreleased so")
+        raise NotReadyError(f'CHANGELOG.md has no section [{of}] with a date: write it in place of "unreleased"')
     return found[1].strip() + "\n"
 
 

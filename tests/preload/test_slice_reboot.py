@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,3 +133,16 @@ def test_limits_of_another_version_are_written_anew(host: dict[str, str]) -> Non
     limits.write_bytes(content)
     assert limits_file.read_limits(limits) is None
     assert json.loads(output(host, "local", "--slice", "old", "--", *SEEN))[1] == 3 * GIB
+
+
+def test_a_slice_that_version_0_1_0_made_holds_programs_of_this_version(host: dict[str, str]) -> None:
+    """Its files are those that the library of 0.1.0 wrote: see tests/unit/test_upgrade.py."""
+    with tarfile.open(CHECKOUT / "tests" / "unit" / "recorded" / "first-version.tar.xz") as recorded:
+        recorded.extractall(host["VGPURUN_STATE_DIR"])
+    config = Path(host["VGPUSIM_CONFIG"])
+    config.write_text(config.read_text().replace(UUID, "GPU-51a00000-0000-4000-8000-000000000000"))
+    free, total = json.loads(output(host, "local", "--slice", "team", "--", *SEEN))
+    assert (total, free) == (GIB, (1024 - 518) * MIB)
+    output(host, "slice", "update", "team", "--mem", "2g")
+    assert json.loads(output(host, "local", "--slice", "team", "--", *SEEN))[1] == 2 * GIB
+    output(host, "slice", "rm", "team")
