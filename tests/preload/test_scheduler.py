@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sandbox import Sandbox, without_scheduler
+from sandbox import MACHINE, Sandbox, without_scheduler
 from together import each_alone, measured_together
 
-from cuda_driver import Driver
+from cuda_driver import Driver, byref, c_void_p
 from support import assert_measured
 from support.programs import Program, text_of
 from vgpurun.limits import limits_file
@@ -320,6 +321,134 @@ def test_where_the_control_device_cannot_be_had_launches_are_held(
     with running(sandbox, idle, Quota(None, 50)) as (process, _):
         assert GOVERNOR not in threads(process.pid)
     assert_measured(measured, lambda share: abs(share - 20) < POINTS)
+
+
+# ---- channels that are out of reach, and lists that are refused
+
+HELD_INSTEAD = "launches are held instead"
+SAYING_ALL = {**ASKED, "LIBCUDA_LOG_LEVEL": "4", "CUDA_DEVICE_SM_LIMIT": "20"}
+
+
+def names_of_threads() -> list[str]:
+    return [name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")]
+
+
+def said(sandbox: Sandbox, program: Program) -> str:
+    """Return what the library says while a program runs, which must end well."""
+    result = sandbox.run([sys.executable, "-c", text_of(program)], timeout_s=40, **SAYING_ALL)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stderr
+
+
+def launch_for_a_second(d: Driver, k: int) -> None:
+    end_s = time.monotonic() + 1
+    while time.monotonic() < end_s:
+        d.launch(k)
+        d.synchronize()
+
+
+def test_a_program_that_closes_all_descriptors_is_held_by_its_launches(sandbox: Sandbox) -> None:
+    def program() -> None:
+        d = Driver()
+        d.start()
+        k = d.kernel("spin_1ms")
+        launch_for_a_second(d, k)
+        os.closerange(3, 4096)
+        launch_for_a_second(d, k)
+
+    assert said(sandbox, program).count(HELD_INSTEAD) == 1
+
+
+MOST_CONTEXTS = 64  # whose channels are known
+SMALL_CONTEXTS = MACHINE.replace("    memory", "    context_overhead_mib: 16\n    memory")
+
+
+def contexts(d: Driver, count: int) -> list[int]:
+    """Return so many, of which none is current: the simulated driver keeps no more than 64 of those."""
+    made = []
+    for _ in range(count):
+        made.append(d.context_create())
+        d.call("cuCtxPopCurrent_v2", byref(c_void_p()))
+    return made
+
+
+@pytest.mark.parametrize("is_later", [False, True], ids=["at first", "later"])
+def test_more_contexts_than_can_be_switched_are_held_by_their_launches(sandbox: Sandbox, is_later: bool) -> None:
+    (sandbox.folder / "sim.yaml").write_text(SMALL_CONTEXTS)
+
+    def program() -> None:
+        d = Driver()
+        d.init()
+        made = contexts(d, MOST_CONTEXTS + 1 - is_later)
+        d.set_current(made[0])
+        k = d.kernel("spin_1ms")
+        launch_for_a_second(d, k)
+        governed = GOVERNOR in names_of_threads()
+        made += contexts(d, int(is_later))
+        d.set_current(made[0])
+        launch_for_a_second(d, k)
+        assert governed == is_later and len(made) > MOST_CONTEXTS
+
+    assert said(sandbox, program).count(HELD_INSTEAD) == 1
+
+
+def test_a_list_that_is_refused_in_part_leaves_nothing_off(sandbox: Sandbox) -> None:
+    """More channels than a call takes are switched by two, of which the second is refused while contexts go."""
+    (sandbox.folder / "sim.yaml").write_text(SMALL_CONTEXTS)
+
+    def program() -> None:
+        def come_and_go() -> None:
+            other = Driver()
+            while any(launching):
+                other.context_destroy(other.context_create())
+
+        d = Driver()
+        d.init()
+        made, launching = contexts(d, 10), [True]
+        d.set_current(made[0])
+        k = d.kernel("spin_1ms")
+        d.launch(k)
+        d.synchronize()
+        thread = threading.Thread(target=come_and_go)
+        thread.start()
+        for _ in range(400):
+            d.launch(k)
+            d.synchronize()
+        launching.clear()
+        thread.join()
+
+    assert HELD_INSTEAD not in said(sandbox, program)
+
+
+def test_contexts_that_come_and_go_at_the_first_launch_keep_nobody_from_it(sandbox: Sandbox) -> None:
+    def begin() -> bool:
+        """Return whether the GPU's scheduler holds the limit of a process that has just begun."""
+
+        def come_and_go() -> None:
+            other = Driver()
+            while any(waiting):
+                context = other.context_create()
+                time.sleep(0.01)
+                other.context_destroy(context)
+
+        d = Driver()
+        d.start()
+        k, waiting = d.kernel("spin_1ms"), [True]
+        thread = threading.Thread(target=come_and_go)
+        thread.start()
+        d.launch(k)
+        waiting.clear()
+        thread.join()
+        return GOVERNOR in names_of_threads()
+
+    def program() -> None:
+        for _ in range(8):
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if begin() else 1)
+            assert os.waitpid(child, 0)[1] == 0
+
+    said(sandbox, program)
 
 
 def test_other_calls_of_ioctl_are_passed_on(sandbox: Sandbox) -> None:

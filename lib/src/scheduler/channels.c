@@ -21,6 +21,7 @@ struct object {
 
 static struct object objects[MOST_OBJECTS];
 static uint32_t object_count, generation;
+static bool is_full; /* some are not known */
 static int32_t lock; /* a claim, never held across a call of the driver */
 
 /* ---- what the driver makes and frees ----------------------------------------------------------------------------- */
@@ -46,7 +47,8 @@ static void add(const struct object *object) {
   uint32_t place = 0;
   while (place < object_count && objects[place].kind != NOTHING)
     place++;
-  if (place == MOST_OBJECTS)
+  is_full |= place == MOST_OBJECTS;
+  if (is_full)
     return;
   objects[place] = *object;
   object_count = place == object_count ? place + 1 : object_count;
@@ -115,16 +117,23 @@ static bool has_its_file(const struct object *object) {
          status.st_ino == object->file_inode;
 }
 
+static void list(struct channels *gpu, uint32_t handles[], uint32_t *count, uint32_t most, uint32_t handle) {
+  if (*count < most)
+    handles[(*count)++] = handle;
+  else
+    gpu->is_in_reach = false;
+}
+
 static void add_channels(struct channels *gpu) {
   for (uint32_t i = 0; i < object_count; i++) {
     const struct object *object = &objects[i];
     if (object->client != gpu->client.handle)
       continue;
-    if (object->kind == GROUP && object->parent == gpu->device && gpu->group_count < CHANNELS_MOST_GROUPS)
-      gpu->groups[gpu->group_count++] = object->handle;
+    if (object->kind == GROUP && object->parent == gpu->device)
+      list(gpu, gpu->groups, &gpu->group_count, CHANNELS_MOST_GROUPS, object->handle);
     const struct object *group = object->kind == CHANNEL ? find(GROUP, object->client, object->parent) : NULL;
-    if (group != NULL && group->parent == gpu->device && gpu->channel_count < CHANNELS_MOST_CHANNELS)
-      gpu->channels[gpu->channel_count++] = object->handle;
+    if (group != NULL && group->parent == gpu->device)
+      list(gpu, gpu->channels, &gpu->channel_count, CHANNELS_MOST_CHANNELS, object->handle);
   }
 }
 
@@ -133,10 +142,12 @@ bool channels_next(uint32_t *previous, struct channels *gpu) {
   bool found = false;
   while (!found && *previous < object_count) {
     const struct object *subdevice = &objects[(*previous)++];
-    if (subdevice->kind != SUBDEVICE || !has_its_file(subdevice))
+    if (subdevice->kind != SUBDEVICE)
       continue;
-    *gpu = (struct channels){
-        .client = {subdevice->file, subdevice->client}, .device = subdevice->parent, .subdevice = subdevice->handle};
+    *gpu = (struct channels){.client = {subdevice->file, subdevice->client},
+                             .device = subdevice->parent,
+                             .subdevice = subdevice->handle,
+                             .is_in_reach = !is_full && has_its_file(subdevice)};
     add_channels(gpu);
     found = gpu->channel_count > 0;
   }
@@ -147,6 +158,7 @@ bool channels_next(uint32_t *previous, struct channels *gpu) {
 void channels_forget(void) {
   lock = 0;
   object_count = 0;
+  is_full = false;
   generation++;
 }
 

@@ -16,13 +16,15 @@ void channels_note(int file, unsigned long request, const void *argument);
 struct channels {
   struct rm_client client;
   uint32_t device, subdevice;
+  bool is_in_reach; /* its open file is there, and all of its channels are listed here */
   uint32_t channel_count, group_count;
   uint32_t channels[CHANNELS_MOST_CHANNELS];
   uint32_t groups[CHANNELS_MOST_GROUPS];
 };
 
 /* The GPU after `previous` (0: the first) with channels of compute engines; false: there is none. What is found may
- * be freed by the next call of the driver: a call with a freed handle is refused as a whole. */
+ * be freed by the next call of the driver: a call with a freed handle is refused as a whole, or up to the 64 channels
+ * in which it is. */
 bool channels_next(uint32_t *previous, struct channels *gpu);
 
 /* Changes whenever channels come or go. */

@@ -31,6 +31,7 @@
 #define SET_SLICES_NS 500000000LL     /* again: what is set before the driver schedules a group is lost */
 #define GIVE_UP_AFTER_NS 2000000000LL /* of calls that are refused */
 #define MOST_BROKEN 3                 /* times in a row in which work ran that had been taken off */
+#define MOST_TRIES 8                  /* of a call that is refused while contexts come and go */
 #define STACK_BYTES (256 << 10)
 
 struct governor {
@@ -45,6 +46,7 @@ struct governor {
   uint64_t slice_us;
   int64_t sliced_ns;
   bool is_off, is_at_work;
+  bool may_be_off; /* in part: to take it off was refused */
   int broken;
   int64_t off_ns, noted_off_ns;       /* since when it is off; and until when that has been booked */
   int64_t settled_ns, outstanding_ns; /* when that was done last, and for how long there had been work then */
@@ -87,8 +89,8 @@ static bool is_known(const struct governor *governor, const struct channels *gpu
 
 static bool is_ours(const struct governor *governor, const struct channels *gpu) {
   char uuid[CHANNELS_UUID_BYTES];
-  return is_known(governor, gpu) ||
-         (channels_uuid(gpu, uuid) == RM_OK && strncmp(uuid, governor->uuid, VGPU_UUID_SIZE - 1) == 0);
+  return is_known(governor, gpu) || (gpu->is_in_reach && channels_uuid(gpu, uuid) == RM_OK &&
+                                     strncmp(uuid, governor->uuid, VGPU_UUID_SIZE - 1) == 0);
 }
 
 static void end_records(struct governor *governor) {
@@ -96,18 +98,22 @@ static void end_records(struct governor *governor) {
     records_end(&governor->records);
 }
 
-/* Finds the channels as they are now; false while there are none. */
+/* Finds the channels as they are now, those in reach first; false while there are none. */
 static bool find(struct governor *governor) {
-  struct channels gpu;
-  for (uint32_t next = 0; channels_next(&next, &gpu);) {
-    if (!is_ours(governor, &gpu))
-      continue;
-    if (!is_known(governor, &gpu) || governor->records.are_lost)
-      end_records(governor);
-    governor->gpu = gpu;
-    return true;
-  }
-  return false;
+  struct channels gpu, found = {0};
+  for (uint32_t next = 0; !found.is_in_reach && channels_next(&next, &gpu);)
+    if (is_ours(governor, &gpu))
+      found = gpu;
+  if (found.channel_count == 0)
+    return false;
+  if (!is_known(governor, &found) || governor->records.are_lost)
+    end_records(governor);
+  governor->gpu = found;
+  return true;
+}
+
+static bool find_in_reach(struct governor *governor) {
+  return find(governor) && governor->gpu.is_in_reach;
 }
 
 static bool has_records(struct governor *governor) {
@@ -232,22 +238,23 @@ static void note_on(struct governor *governor, uint32_t generation, int64_t now_
     observer->waited(governor->meter, governor->off_ns, now_ns);
 }
 
-/* A list with a channel that has been freed meanwhile is refused: the next one is without it. Of a context that was
- * being made the list has not all channels, and the driver puts it back. */
+/* A list with a channel that has been freed meanwhile is refused, though not always all of it: the next one is without
+ * it. Of a context that was being made the list has not all channels, and the driver puts it back. */
 static void turn(struct governor *governor, bool off) {
   if (!off)
     records_read_ns(&governor->records, &governor->gpu);
   int64_t began_ns = clock_now_ns();
   uint32_t generation = channels_generation(), status = channels_switch(&governor->gpu, off);
   int64_t now_ns = clock_now_ns();
+  governor->may_be_off |= off;
   if (!is_answered(governor, status, now_ns))
     return;
   if (off)
     note_off(governor, began_ns, now_ns);
-  else
+  else if (governor->is_off)
     note_on(governor, generation, now_ns);
   governor->switched = generation;
-  governor->is_off = off;
+  governor->is_off = governor->may_be_off = off;
 }
 
 static int64_t last_period_ns(const struct governor *governor, int64_t now_ns) {
@@ -256,13 +263,18 @@ static int64_t last_period_ns(const struct governor *governor, int64_t now_ns) {
   return now_ns - (now.tv_sec * 1000000000LL + now.tv_nsec) % governor->period_ns;
 }
 
+static bool is_to_go_on(const struct governor *governor, bool must, int64_t open_ns, int64_t now_ns) {
+  bool begins = last_period_ns(governor, now_ns) >= max(open_ns, governor->off_ns);
+  return !must && governor->may_be_off && (begins || !governor->is_off);
+}
+
 /* Returns for how long nothing is to be done. */
 static int64_t switch_as_due(struct governor *governor) {
   int64_t now_ns = clock_now_ns(), open_ns = account_open_at_ns(&governor->account, now_ns);
   bool must = open_ns > now_ns || (governor->account.terms.paused && governor->is_at_work);
   if (must && (!governor->is_off || governor->switched != channels_generation()))
     turn(governor, true);
-  else if (governor->is_off && !must && last_period_ns(governor, now_ns) >= max(open_ns, governor->off_ns))
+  else if (is_to_go_on(governor, must, open_ns, now_ns))
     turn(governor, false);
   now_ns = clock_now_ns();
   if (governor->is_off)
@@ -276,20 +288,26 @@ static int64_t switch_as_due(struct governor *governor) {
 
 /* The host can take a process off its GPU, or move it, only where its work ends. */
 static void leave_alone(struct governor *governor) {
-  if (governor->is_off && find(governor) && has_records(governor))
+  if (governor->may_be_off && find_in_reach(governor) && has_records(governor))
     turn(governor, false);
-  if (!governor->is_off)
+  if (!governor->may_be_off)
     end_records(governor);
+}
+
+static void put_back(struct governor *governor) {
+  for (int tries = 0; governor->may_be_off && tries < MOST_TRIES && find_in_reach(governor); tries++)
+    governor->may_be_off = channels_switch(&governor->gpu, false) != RM_OK;
 }
 
 /* From now on launches are held (compute/gate.c). */
 static void give_up(struct governor *governor) {
-  log_line(LOG_WARNING, "the driver does not take work off GPU %s as it is asked to; launches are held instead",
-           governor->uuid);
+  const char *why = governor->gpu.is_in_reach
+                        ? "the driver does not take it off as it is asked to"
+                        : "it is out of reach of the driver's descriptor, or in too many contexts";
+  log_line(LOG_WARNING, "work on GPU %s: %s; launches are held instead", governor->uuid, why);
   set(governor->meter->is_governed, false);
   governor->is_at_work = false;
-  if (governor->is_off)
-    channels_switch(&governor->gpu, false);
+  put_back(governor);
   end_records(governor);
 }
 
@@ -307,11 +325,11 @@ static int64_t govern(struct governor *governor) {
   governor->account.terms = meter_terms(governor->meter);
   if (!find(governor)) {
     outstanding_all_done(governor->meter, NULL, INT64_MAX);
-    governor->is_off = governor->is_at_work = false;
+    governor->is_off = governor->may_be_off = governor->is_at_work = false;
     return LONGEST_TICK_NS;
   }
   int64_t sleep_ns = LONGEST_TICK_NS;
-  bool obeyed = has_records(governor);
+  bool obeyed = governor->gpu.is_in_reach && has_records(governor);
   if (obeyed) {
     settle(governor);
     set_slices(governor, clock_now_ns());
@@ -369,13 +387,32 @@ static bool start_thread(void) {
 
 /* ---- the beginning and the end ----------------------------------------------------------------------------------- */
 
+static bool switches(struct governor *governor) {
+  governor->may_be_off = true;
+  bool switched = channels_switch(&governor->gpu, true) == RM_OK && channels_switch(&governor->gpu, false) == RM_OK;
+  governor->may_be_off = !switched;
+  return switched;
+}
+
 /* Tries all that is needed: a slice that can be read back, records, and a switch. */
 static bool obeys(struct governor *governor) {
   uint64_t slice_us = 0;
-  return find(governor) && channels_set_slice(&governor->gpu, LEAST_SLICE_US) == RM_OK &&
+  return find_in_reach(governor) && channels_set_slice(&governor->gpu, LEAST_SLICE_US) == RM_OK &&
          channels_slice_us(&governor->gpu, &slice_us) == RM_OK && slice_us == LEAST_SLICE_US &&
-         channels_set_slice(&governor->gpu, DEFAULT_SLICE_US) == RM_OK && has_records(governor) &&
-         channels_switch(&governor->gpu, true) == RM_OK && channels_switch(&governor->gpu, false) == RM_OK;
+         channels_set_slice(&governor->gpu, DEFAULT_SLICE_US) == RM_OK && has_records(governor) && switches(governor);
+}
+
+/* A context that comes or goes meanwhile says nothing about the driver. */
+static bool obeys_in_the_end(struct governor *governor) {
+  uint32_t generation;
+  int tries = 0;
+  do {
+    generation = channels_generation();
+    if (obeys(governor))
+      return true;
+    put_back(governor);
+  } while (channels_generation() != generation && ++tries < MOST_TRIES);
+  return false;
 }
 
 static bool join(struct governor *governor) {
@@ -404,7 +441,7 @@ bool governor_begin(struct meter *meter, const char *uuid, bool (*is_suspended)(
                                 .pace = 1,
                                 .period_ns = PERIOD_NS,
                                 .calls_ns = EXPECTED_CALL_NS};
-  if (obeys(governor) && join(governor))
+  if (obeys_in_the_end(governor) && join(governor))
     return true;
   end_records(governor);
   free(governor);
@@ -415,7 +452,8 @@ void governor_settle_all(void) {
   for (int i = 0; i < atomic_load(&governor_count); i++) {
     struct governor *governor = governors[i];
     claim_take(&governor->claim);
-    if (get(governor->meter->is_governed) && !governor->is_suspended() && find(governor) && has_records(governor)) {
+    if (get(governor->meter->is_governed) && !governor->is_suspended() && find_in_reach(governor) &&
+        has_records(governor)) {
       governor->account.terms = meter_terms(governor->meter);
       settle(governor);
     }

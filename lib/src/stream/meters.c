@@ -164,8 +164,10 @@ static bool is_measured(struct device *device) {
 static struct meter *limiting(struct device *device) {
   struct meter *meter = meter_of(device);
   if (meter != NULL && !process_holds_launches && !__atomic_load_n(&device->was_tried, __ATOMIC_RELAXED) &&
-      !__atomic_exchange_n(&device->was_tried, true, __ATOMIC_RELAXED))
-    governor_begin(meter, device->uuid, process_is_suspended);
+      !__atomic_exchange_n(&device->was_tried, true, __ATOMIC_RELAXED) &&
+      !governor_begin(meter, device->uuid, process_is_suspended))
+    log_line(LOG_INFO, "the driver does not let its scheduler hold the limit of GPU %s; launches are held instead",
+             device->uuid);
   return meter;
 }
 
