@@ -13,10 +13,13 @@
 #include <slurm/slurm.h>
 #include <slurm/spank.h>
 
+#include "shared/limit_text.h"
 #include "slice.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 #define EXIT_REFUSED 125 /* as of every other failure of vgpurun itself */
+#define ANY_GPU_BYTES (UINT64_C(1) << 50)
+#define LEAST_LIMIT_BYTES (UINT64_C(1) << 20) /* as in vgpurun/limits/quota.py */
 
 #pragma GCC visibility push(default)
 SPANK_PLUGIN(vgpurun, 1)
@@ -39,13 +42,25 @@ static int keep(char **option, const char *text) {
   return *option ? 0 : ESPANK_ERROR;
 }
 
+/* On the node the prolog has read it: `remote`. Before, the size of the GPUs is not known, nor needed for the form. */
 static int take_memory(int value, const char *text, int remote) {
-  (void)value, (void)remote;
+  uint64_t bytes;
+  (void)value;
+  if (!remote && (!limits_parse_memory(text, ANY_GPU_BYTES, &bytes) || bytes < LEAST_LIMIT_BYTES)) {
+    slurm_error("vgpurun: --vgpu-mem '%s' is no part of a GPU; use a size such as 1500m or 2g, or a share such as 25%%",
+                text);
+    return ESPANK_BAD_ARG;
+  }
   return keep(&asked_memory, text);
 }
 
 static int take_sm(int value, const char *text, int remote) {
-  (void)value, (void)remote;
+  uint32_t percent;
+  (void)value;
+  if (!remote && !limits_parse_sm(text, &percent)) {
+    slurm_error("vgpurun: --vgpu-sm '%s' is no part of a GPU's time; use a whole percentage from 1 to 100", text);
+    return ESPANK_BAD_ARG;
+  }
   return keep(&asked_sm, text);
 }
 

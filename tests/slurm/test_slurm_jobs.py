@@ -138,17 +138,42 @@ def test_the_prolog_keeps_the_share_of_a_job_that_runs(cluster: Cluster) -> None
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--gres=shard:1 --vgpu-mem=3g", "--vgpu-mem 3g is more than the job's part of the GPU, 2 GiB; ask for more"),
-        ("--gres=shard:1 --vgpu-sm=26", "--vgpu-sm 26 is more than the job's 25 %; ask for more shards"),
-        ("--gres=shard:1 --vgpu-mem=much", "memory limit 'much' is not a size"),
+        ("--vgpu-mem=3g", "--vgpu-mem 3g is more than the job's part of the GPU, 2 GiB; ask for more"),
+        ("--vgpu-sm=26", "--vgpu-sm 26 is more than the job's 25 %; ask for more shards"),
     ],
 )
 def test_a_job_that_gets_no_share_fails_with_one_line(cluster: Cluster, options: str, words: str) -> None:
-    done = cluster.run(f"srun {options} echo it ran")
+    cluster.ask("sed -i 's/SHARDS = 4/SHARDS = 1/' /etc/slurm/cli_filter.lua", "root")  # which would refuse it before
+    try:
+        done = cluster.run(f"srun --gres=shard:1 {options} echo it ran")
+    finally:
+        cluster.ask("sed -i 's/SHARDS = 1/SHARDS = 4/' /etc/slurm/cli_filter.lua", "root")
     assert done.returncode == 125 and done.stdout == ""
     (line,) = (line for line in done.stderr.splitlines() if "vgpurun" in line)
     assert words in line and "has no share of a GPU here" in line
     assert "drain" not in cluster.ask("sinfo", "root")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--gres=shard:1 --vgpu-mem=much", "--vgpu-mem 'much' is no part of a GPU; use a size such as 1500m or"),
+        ("--gres=shard:1 --vgpu-mem=101%", "--vgpu-mem '101%' is no part of a GPU;"),
+        ("--vgpu-mem=2", "--vgpu-mem '2' is no part of a GPU;"),
+        ("--gres=gpu:1 --vgpu-sm=150", "--vgpu-sm '150' is no part of a GPU's time; use a whole percentage from 1"),
+        ("--gres=shard:1 --vgpu-mem=3g", "--vgpu-mem=3g is more than 1 of a GPU's 4 shards, 2048 MiB; ask for"),
+        ("--gres=shard:3 --vgpu-sm=80", "--vgpu-sm=80 is more than 3 of a GPU's 4 shards, 75 %; ask for"),
+        ("--gres=shard --vgpu-mem=9g", "--vgpu-mem=9g is more than 1 of a GPU's 4 shards, 2048 MiB"),
+        ("--gpus=1 --vgpu-mem=9g", "--vgpu-mem=9g is more than a GPU has, 8192 MiB"),
+        ("--vgpu-mem=9000m --vgpu-sm=10", "--vgpu-mem=9000m is more than a GPU has, 8192 MiB"),
+    ],
+)
+def test_a_wrong_limit_is_refused_at_submission(cluster: Cluster, options: str, words: str) -> None:
+    """By the plugin where it is none, and by cli_filter.lua where it is more than the shards."""
+    for command in (f"sbatch {options} --wrap true", f"salloc {options} true", f"srun {options} true"):
+        done = cluster.run(command)
+        assert done.returncode not in (0, 125) and words in done.stderr, (command, done.stderr)
+        assert "Submitted" not in done.stdout and "allocat" not in done.stderr.lower(), (command, done.stderr)
 
 
 def test_options_of_a_step_that_its_job_did_not_have_are_refused(cluster: Cluster) -> None:
@@ -175,6 +200,7 @@ def test_slurm_counts_what_is_asked_for_in_bytes(cluster: Cluster) -> None:
     device = inspect(cluster, "n1", job)["devices"][0]
     assert (device["memory_limit_bytes"], device["sm_limit_percent"]) == (3000 << 20, 50)
     assert "shard:2" in cluster.ask(f"scontrol -o -d show job {job}")
+    assert "it has no GPU" in cluster.run("srun --gres=none --vgpu-mem=2g true").stderr
 
 
 def test_a_job_without_a_gpu_has_nothing_of_it(cluster: Cluster) -> None:

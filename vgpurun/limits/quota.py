@@ -1,7 +1,7 @@
 """Memory and compute limits: how people write them, and what they mean on a device.
 
-The grammar is that of lib/src/shared/limits.c; tests/limit_cases.tsv holds both to the same answers. All arithmetic is
-exact.
+The grammar is that of lib/src/shared/limit_text.c; tests/limit_cases.tsv holds both to the same answers. All arithmetic
+is exact.
 """
 
 import re

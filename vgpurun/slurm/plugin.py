@@ -49,23 +49,24 @@ def build(output: Path, include: Path | None) -> Release:
             f"the headers in {folder} are of Slurm {show_release(built_for)}, and {show_release(installed)} is "
             "installed; name the right ones with --include"
         )
-    _build("plugin.c", output, folder)
+    _build(["slurm/plugin.c", "src/shared/limit_text.c"], output, folder)
     return built_for
 
 
 def build_pam(output: Path, include: Path | None) -> None:
     """Build the PAM module, which is of no release. Raises SlurmError."""
-    _build("pam.c", output, _folder_with("security/pam_ext.h", include, "libpam0g-dev or pam-devel"))
+    _build(["slurm/pam.c"], output, _folder_with("security/pam_ext.h", include, "libpam0g-dev or pam-devel"))
 
 
-def _build(name: str, output: Path, include: Path) -> None:
-    source = library.sources() / "slurm" / name
+def _build(names: Sequence[str], output: Path, include: Path) -> None:
+    lib = library.sources()
     if shutil.which("cc") is None:
         raise SlurmError("cc is not installed; install gcc, or build the plugin where there is one")
     try:
         make_readable(output.parent)
         with atomic_file(output) as half_made:
-            _compile(["cc", *_FLAGS, f"-I{source.parent.parent / 'src'}", f"-I{include}", str(source)], half_made)
+            sources = [str(lib / name) for name in names]
+            _compile(["cc", *_FLAGS, f"-I{lib / 'src'}", f"-I{include}", *sources], half_made)
             half_made.chmod(0o644)
     except OSError as error:
         raise SlurmError(f"{output}: {error.strerror}; name another place with --output") from None

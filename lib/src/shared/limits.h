@@ -1,12 +1,13 @@
 /*
- * Parses limits, and finds where they come from. A text that cannot be parsed is never "unlimited": it is read
- * as the strictest limit there is, and one line on stderr says so.
+ * Finds where limits come from. A text that cannot be parsed is never "unlimited": it is read as the strictest limit
+ * there is, and one line on stderr says so.
  */
 #ifndef VGPU_SHARED_LIMITS_H
 #define VGPU_SHARED_LIMITS_H
 
 #include "abi.h"
 #include "base/compiler.h"
+#include "shared/limit_text.h"
 
 #include <stdbool.h>
 
@@ -23,13 +24,6 @@ struct limits {
   bool swaps;     /* it takes turns with its memory: so its work is measured, with a limit or without */
   bool is_served; /* where it is a part of another share: the host serves past that one's memory */
 };
-
-/* "2g", "1.5GiB", "1048576k", plain bytes, or "50%" of device_bytes, rounded down to a byte. The table of cases is
- * tests/limit_cases.tsv. */
-bool limits_parse_memory(const char *text, uint64_t device_bytes, uint64_t *memory_bytes);
-
-/* "50", "50%"; 0 and 100 mean none. */
-bool limits_parse_sm(const char *text, uint32_t *sm_percent);
 
 /* HAMi's words: "force" holds the limit always, "default" while another tenant wants the GPU, "disable" never. */
 bool limits_parse_policy(const char *text, uint32_t *sm_policy);
