@@ -24,18 +24,20 @@ LIVE = "vgpurun top shows it live"
 # For verbs that docker has without --force.
 NO_FORCE = {"--force": "for a container of another user it is --others"}
 _PROFILE = "Profile"
-_OTHERS = "Other options"
 # Settings of an option that may have a value, or something to do, where it is not given.
 _NEEDS_CLICK = frozenset(("callback", "default", "envvar", "expose_value", "prompt", "required"))
-_NAMES_COLUMN = 24  # columns of help for an option's name; a longer one has a line of its own
+_NAMES_COLUMN = 31  # columns of help for an option's name; a longer one has a line of its own
 
 
 class GroupedOption(click.Option):
-    """An option with the title under which help lists it."""
+    """An option with the title under which --help lists it, and with `more` that the reference and man page say."""
 
-    def __init__(self, *args: Any, group: str, optional_value: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, group: str, more: str = "", optional_value: str | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.group = group
+        self.more = more
         self.optional_value = (
             optional_value  # of an option that may stand alone; a value that is no time comes after '=' only
         )
@@ -83,17 +85,17 @@ class GroupedCommand(click.Command):
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each group of options in the order in which the first of each was declared."""
+        """Write each group of options in the order in which the first of each was declared; --help ends the last."""
         groups: dict[str, list[tuple[str, str]]] = {}
+        title = "Options"
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
-                groups.setdefault(getattr(parameter, "group", _OTHERS), []).append(record)
-        names = [name for records in groups.values() for name, _ in records]
-        column = min(max(map(len, names)), _NAMES_COLUMN)  # one for all groups
+                title = getattr(parameter, "group", title)
+                groups.setdefault(title, []).append(record)
         for title, records in groups.items():
-            with formatter.section(title if len(groups) > 1 or title != _OTHERS else "Options"):
-                formatter.write_dl([(name.ljust(column), text) for name, text in records], col_max=column)
+            with formatter.section(title):
+                formatter.write_dl(records, col_max=_NAMES_COLUMN)
 
 
 class VerbGroup(click.Group):
@@ -254,16 +256,24 @@ def others_option(group: str) -> Callable[[Function], Function]:
 
 
 def limit_options(
-    memory: str = "GPU memory for each GPU: 2g, 1.5GiB, 1024m or 50%; for a launch, max takes all free memory, and "
-    "4g:8g reserves 4 GiB and allows up to 8 GiB; or by GPU: 0=2g,1=4g, where the number is the GPU's index in this "
-    "host's nvidia-smi, or a UUID or its beginning.",
-    compute: str = "Share of each GPU's time: 1 to 100 (100: no limit); or by GPU: 0=50,1=20.",
+    memory: str = "Memory of each GPU: 2g, 50% or 0=2g,1=4g; max: all that is free; 4g:8g: 4 reserved, up to 8.",
+    compute: str = "Percent of each GPU's time, or by GPU: 0=50,1=20.",
 ) -> Callable[[Function], Function]:
     """Return what adds --mem and --sm, with these helps."""
 
     def add(function: Function) -> Function:
-        function = option("--sm", "--compute", metavar="PERCENT", group=LIMITS, help=compute)(function)
-        return option("--mem", "--gpu-mem", metavar="SIZE", group=LIMITS, help=memory)(function)
+        function = option(
+            "--sm", "--compute", metavar="PERCENT", group=LIMITS, help=compute, more="From 1 to 100; 100: no limit."
+        )(function)
+        return option(
+            "--mem",
+            "--gpu-mem",
+            metavar="SIZE",
+            group=LIMITS,
+            help=memory,
+            more="Sizes are 2g, 1.5GiB, 1024m and the like. A GPU is named by its index in this host's nvidia-smi, its "
+            "UUID or the beginning of that.",
+        )(function)
 
     return add
 
@@ -276,15 +286,15 @@ def profile_options(function: Function) -> Function:
                 "--profile",
                 metavar="DIR",
                 group=_PROFILE,
-                help="Record what the program does on the GPU: each of its processes makes a file in DIR, for "
-                "'vgpurun report DIR'.",
+                help="Record GPU activity in DIR, for vgpurun report.",
+                more="Each process makes a file there.",
             ),
             option(
                 "--profile-size",
                 metavar="SIZE",
                 group=_PROFILE,
-                help="How large such a file may become, by default 64m; then the oldest records are dropped. Totals "
-                "stay exact.",
+                help="The most that each of its files takes; 64m by default.",
+                more="Beyond it the oldest records are dropped; totals stay exact.",
             ),
         )
     ):
@@ -298,29 +308,31 @@ def oversubscribe_option(function: Function) -> Function:
         "--oversubscribe",
         metavar="SIZE",
         group=LIMITS,
-        help="Memory that the program sees of each GPU, written like --mem: past --mem it comes from the host, and is "
-        "slower.",
+        help="Memory that programs see, part of it the host's.",
+        more="Written like --mem. What goes past --mem lies in host memory, and is slower.",
     )(function)
 
 
 def policy_options(default: str = "") -> Callable[[Function], Function]:
-    """Return what adds --sm-policy and --priority; `default` is added to their help."""
+    """Return what adds --sm-policy and --priority; `default` says what holds without them."""
 
     def add(function: Function) -> Function:
         add_priority = option(
             "--priority",
             type=click.Choice(list(PRIORITIES)),
             group=LIMITS,
-            help="Which container goes first where several take turns on a GPU: low waits for high, but no longer "
-            f"than 250 ms for its turn.{default or ' By default high.'}",
+            help="low waits for high where they share a GPU.",
+            more=f"It waits no longer than 250 ms for its turn. {default or 'By default high.'}",
         )
         add_policy = option(
             "--sm-policy",
             type=click.Choice(list(SM_POLICIES)),
+            metavar="POLICY",
             group=LIMITS,
-            help="When --sm holds: always (hard), always and on each GPU by itself, for independent work on several "
-            "(apart), only while another container wants the GPU, and then as a weight (burst), or never, without "
-            f"turns on the GPU either (off).{default or ' By default hard.'}",
+            help="When --sm holds: hard, apart, burst or off.",
+            more="hard: always. apart: always, and on each GPU by itself, for independent work on several. burst: only "
+            "while another container wants the GPU, and then as a weight. off: never, and without turns on the GPU. "
+            f"{default or 'By default hard.'}",
         )
         return add_policy(add_priority(function))
 
@@ -332,11 +344,12 @@ def enforce_option(function: Function) -> Function:
     return option(
         "--enforce",
         type=click.Choice(ENFORCE_MODES),
+        metavar="MODE",
         default=lambda: config.default("enforce"),
         group=LIMITS,
-        help="How --mem is held: by the library in each program alone (library), or by the driver's own limits too, "
-        "which hold whatever a program loads (driver; from driver r615 on). auto (default): every "
-        "mechanism this host supports.",
+        help="What holds --mem: auto, library or driver.",
+        more="library: the library in each program alone. driver: from r615 on, the driver's own limits too, which "
+        "hold whatever a program loads. auto, the default: every mechanism this host supports.",
     )(function)
 
 

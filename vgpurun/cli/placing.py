@@ -9,7 +9,6 @@ from vgpurun.cli.common import LIMITS, Function, GpuNames, SliceName, option
 from vgpurun.config.schema import NO_TIMEOUT
 from vgpurun.console.messages import warn
 from vgpurun.errors import EngineError, NoEngineError
-from vgpurun.host.gpu_names import GPUS_HELP
 from vgpurun.util.choices import PLACE_POLICIES
 
 if TYPE_CHECKING:
@@ -26,8 +25,8 @@ def placement_options(function: Function) -> Function:
         metavar="NAME",
         group=LIMITS,
         type=SliceName(),
-        help="Join a slice: use its part of its GPUs, together with all that have joined it. With --mem or --sm: with "
-        "limits of its own within the slice, in percent of that.",
+        help="Join a slice; --mem and --sm then count within it.",
+        more="All that have joined it use its part of its GPUs together. Limits in percent are percent of that part.",
     )(own_placement_options(idle_option(function)))
 
 
@@ -37,8 +36,9 @@ def idle_option(function: Function) -> Function:
         "--idle",
         metavar="TIME[:ACTION]",
         group=_GROUP,
-        help="Let vgpurun guard act when it has used no GPU time for so long: suspend (its memory goes to the host "
-        "until it needs the GPU again), warn or stop; or never.",
+        help="When idle for so long: suspend, warn or stop.",
+        more="vgpurun guard does it to what has used no GPU time for that long. suspend: its memory goes to the host "
+        "until it needs the GPU again. never: no action.",
     )(function)
 
 
@@ -51,14 +51,16 @@ def own_placement_options(function: Function) -> Function:
                 metavar="GPUS",
                 type=GpuNames(),
                 group=_GROUP,
-                help=f"Which GPUs: {GPUS_HELP.removeprefix('use ')}. By default one that has room, or those that --mem "
-                "and --sm name.",
+                help="all, a count or device=0,1; else one with room.",
+                more="Indexes are those of nvidia-smi (0:1 for a MIG instance); UUIDs do too. By default one GPU that "
+                "has room, or those that --mem and --sm name.",
             ),
             option(
                 "--place",
                 type=click.Choice(PLACE_POLICIES),
                 group=_GROUP,
-                help="Choose from the GPUs with room: the emptiest (spread, the default) or the fullest (binpack).",
+                help="The emptiest GPU with room, or the fullest.",
+                more="By default spread, the emptiest.",
             ),
             overcommit_option(_GROUP),
             option(
@@ -66,31 +68,34 @@ def own_placement_options(function: Function) -> Function:
                 metavar="[TIME]",
                 optional_value=NO_TIMEOUT,
                 group=_GROUP,
-                help="Wait for room, first come, first served; at most for a time such as 90s, 10m or 2h.",
+                help="Queue for room, at most for e.g. 90s, 10m or 2h.",
+                more="First come, first served.",
             ),
             option(
                 "--preempt-idle",
                 type=bool,
                 metavar="",
                 group=_GROUP,
-                help="If there is no room, wait up to 30 s for vgpurun guard to suspend idle programs that allow it.",
+                help="Let the guard suspend idle programs to make room.",
+                more="It suspends only those that allow it (--idle); the launch waits up to 30 s.",
             ),
             option(
                 "--swap",
                 type=bool,
                 metavar="",
                 group=_GROUP,
-                help="Take turns of some seconds on a GPU with other --swap launches: one at a time has its memory "
-                "there, the others' waits in host memory, so together they may use more than the GPU has. Needs "
-                "vgpurun guard.",
+                help="Take turns in GPU memory with others of --swap.",
+                more="For some seconds one launch has its memory on the GPU and the others' waits in host memory, so "
+                "together they may use more than the GPU has. Needs vgpurun guard.",
             ),
             option(
                 "--movable",
                 type=bool,
                 metavar="",
                 group=_GROUP,
-                help="Let vgpurun move and defrag bring it to other GPUs of the same kind while it runs: a container "
-                "gets the device nodes of those too, but cannot use them. A local process needs no --movable.",
+                help="Let move and defrag bring it to another GPU.",
+                more="It gets the device nodes of all GPUs of the same kind, but cannot use the others. A local "
+                "process needs no --movable.",
             ),
         )
     ):
@@ -109,9 +114,9 @@ def overcommit_option(group: str, what: str = "Start") -> Callable[[Function], F
     )
 
 
-def lifetime_option(group: str, help_text: str) -> Callable[[Function], Function]:
+def lifetime_option(group: str, help_text: str, more: str) -> Callable[[Function], Function]:
     """Add --for, as `lifetime`."""
-    return option("--for", "lifetime", metavar="TIME", group=group, help=help_text)
+    return option("--for", "lifetime", metavar="TIME", group=group, help=help_text, more=more)
 
 
 def engine_if_any() -> "Engine | None":

@@ -44,10 +44,13 @@ def page() -> str:
 
 
 def option_records(command: click.Command, context: click.Context) -> list[tuple[str, str]]:
-    """Return each option of a verb and what it means, as --help has them."""
+    """Return each option of a verb and what it means: what --help says, and more."""
     options = [each for each in command.get_params(context) if isinstance(each, click.Option)]
-    records = [each.get_help_record(context) for each in options if "--help" not in each.opts]
-    return [(option.rstrip(), meaning) for option, meaning in filter(None, records)]  # a flag's has a blank behind it
+    records = [
+        (each.get_help_record(context), getattr(each, "more", "")) for each in options if "--help" not in each.opts
+    ]
+    # A flag's name has a blank behind it.
+    return [(record[0].rstrip(), f"{record[1]} {more}".rstrip()) for record, more in records if record]
 
 
 def _synopsis() -> list[str]:

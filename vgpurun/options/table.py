@@ -78,11 +78,9 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("-i, --interactive", "", "Pass standard input on to the command."),
         Flag("-t, --tty", "", "Give the command a terminal."),
         Flag("-a, --attach", "STREAM", "Attach to stdin, stdout or stderr only.", "", values.stream, list),
-        Flag(
-            "--detach-keys", "KEYS", "Keys that leave the container running, e.g. ctrl-a,d.  [default: ctrl-p,ctrl-q]",
-        ),
+        Flag("--detach-keys", "KEYS", "Keys that detach from it.  [default: ctrl-p,ctrl-q]"),
         Flag("--sig-proxy", "BOOL", "Pass signals on to the command.  [default: true]", is_on=True),
-        Flag("--rm", "", "Remove the container, and its anonymous volumes, when it ends."),
+        Flag("--rm", "", "Remove it and its anonymous volumes when it ends."),
         Flag("--name", "NAME", "The container's name.", "", values.container_name),
         Flag("--cidfile", "FILE", "Write the container's id to a file.", "HostConfig.ContainerIDFile"),
         Flag("-l, --label", "NAME=VALUE", "Set a label.", "", values.label, list),
@@ -92,70 +90,69 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "HostConfig.Annotations", values.pair, dict,
         ),
         Flag(
-            "--restart", "POLICY", "When to start it again: no, always, unless-stopped, on-failure[:COUNT].",
+            "--restart", "POLICY", "no, always, unless-stopped or on-failure[:COUNT].",
             "HostConfig.RestartPolicy", values.restart_policy,
         ),
         Flag("--stop-signal", "SIGNAL", "The signal that asks the command to end.", "StopSignal"),
         Flag(
-            "--stop-timeout", "SECONDS", "How long to wait for that before it is killed.",
+            "--stop-timeout", "SECONDS", "Time from the stop signal to the kill.",
             "StopTimeout", values.integer,
         ),
         Flag("--log-driver", "DRIVER", "Where the engine keeps the output."),
         Flag("--log-opt", "NAME=VALUE", "Set an option of the log driver.", "", values.pair, dict),
     ),
     "Image and command": (
-        Flag("--pull", "POLICY", "When to pull the image: always, missing or never.  [default: missing]"),
+        Flag("--pull", "POLICY", "always, missing or never.  [default: missing]"),
         Flag("-q, --quiet", "", "Say nothing about a pull."),
         Flag(
-            "--platform", "OS[/ARCH]", "The platform, of an image for several.  [default: DOCKER_DEFAULT_PLATFORM]",
+            "--platform", "OS[/ARCH]", "Which platform's image to run.",
             "", values.platform, variable="DOCKER_DEFAULT_PLATFORM",
         ),
         Flag(
-            "--disable-content-trust", "BOOL", "Take an image without a signature: none is checked.  [default: true, "
-            "or false with DOCKER_CONTENT_TRUST]", is_on=True,
+            "--disable-content-trust", "BOOL", "Take unsigned images too; on by default.", is_on=True,
         ),
         Flag("--entrypoint", "PROGRAM", "Replace the image's entrypoint; '' for none."),
         Flag("-w, --workdir", "FOLDER", "Working directory of the command.", "WorkingDir"),
         Flag("-u, --user", "USER[:GROUP]", "User, by name or number, for the command.", "User"),
         Flag("--group-add", "GROUP", "A further group of the user.", "HostConfig.GroupAdd", str, list),
-        Flag("--init", "", "Run an init that passes signals on and reaps processes.", "HostConfig.Init"),
-        Flag("--health-cmd", "COMMAND", "The command that checks the container's health."),
+        Flag("--init", "", "Run an init that relays signals and reaps.", "HostConfig.Init"),
+        Flag("--health-cmd", "COMMAND", "The command that checks its health."),
         Flag("--health-interval", "TIME", "Time between two checks, e.g. 30s.", "", values.duration),
         Flag("--health-timeout", "TIME", "The longest time of one check.", "", values.duration),
         Flag("--health-retries", "COUNT", "Failures in a row that mean unhealthy.", "", values.integer),
-        Flag("--health-start-period", "TIME", "Time to start, in which failures do not count.", "", values.duration),
+        Flag("--health-start-period", "TIME", "Time to start, when failures do not count.", "", values.duration),
         Flag("--health-start-interval", "TIME", "Time between two checks while it starts.", "", values.duration),
         Flag("--no-healthcheck", "", "Leave out the image's health check."),
     ),
     "Files and environment": (
         Flag(
-            "-e, --env", "NAME[=VALUE]", "Set a variable; NAME alone passes this shell's value on.",
+            "-e, --env", "NAME[=VALUE]", "Set a variable; NAME alone takes it from here.",
             "", files.variable, list,
         ),
         Flag("--env-file", "FILE", "Read variables from a file.", "", str, list),
         Flag(
-            "-v, --volume", "SOURCE:TARGET[:MODE]", "Mount a folder or volume; mode e.g. ro.",
+            "-v, --volume", "SOURCE:TARGET", "Mount a folder or volume; :ro makes it read-only.",
             "", mounts.volume, list,
         ),
         Flag(
-            "--mount", "KEY=VALUE,...", "Mount with all settings: type=bind,source=...,target=...,readonly.",
+            "--mount", "KEY=VALUE,...", "E.g. type=bind,source=...,target=...,readonly.",
             "", mounts.mount, list,
         ),
         Flag("--tmpfs", "TARGET[:OPTIONS]", "Mount a temporary file system.", "", mounts.tmpfs, dict),
         Flag(
-            "--volumes-from", "CONTAINER[:MODE]", "Mount another container's volumes.",
+            "--volumes-from", "NAME[:MODE]", "Mount another container's volumes.",
             "HostConfig.VolumesFrom", str, list,
         ),
         Flag("--volume-driver", "DRIVER", "The driver of volumes that are made.", "HostConfig.VolumeDriver"),
         Flag("--read-only", "", "Make the image's files read-only.", "HostConfig.ReadonlyRootfs"),
         Flag(
-            "--storage-opt", "NAME=VALUE", "Set an option of the storage driver, e.g. size=20G.",
+            "--storage-opt", "NAME=VALUE", "Option of the storage driver, e.g. size=20G.",
             "HostConfig.StorageOpt", values.storage_option, dict,
         ),
     ),
     "Network": (
         Flag(
-            "--network", "NETWORK", "none, host, container:NAME, or a network's name; or name=...,alias=...,ip=...",
+            "--network", "NETWORK", "none, host, container:NAME or a network.",
             "", network.network, list, ("--net",),
         ),
         Flag("--network-alias", "NAME", "A further name in its network.", "", str, list, ("--net-alias",)),
@@ -165,10 +162,10 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("--mac-address", "ADDRESS", "Its hardware address.", "", values.mac_address),
         Flag("--link", "CONTAINER[:ALIAS]", "Know another container by name.", "HostConfig.Links", values.link, list),
         Flag(
-            "-p, --publish", "[ADDRESS:][PORT:]PORT", "Publish a port of the container on the host.",
+            "-p, --publish", "[[IP:]PORT:]PORT", "Publish a port on the host.",
             "HostConfig.PortBindings", network.published_port, merged,
         ),
-        Flag("-P, --publish-all", "", "Publish every exposed port on one of the host's.", "HostConfig.PublishAllPorts"),
+        Flag("-P, --publish-all", "", "Publish all exposed ports on the host.", "HostConfig.PublishAllPorts"),
         Flag("--expose", "PORT", "Expose a port, or a range of ports.", "ExposedPorts", network.exposed_ports, merged),
         Flag("-h, --hostname", "NAME", "Its host name.", "Hostname"),
         Flag("--domainname", "NAME", "Its domain name.", "Domainname"),
@@ -184,7 +181,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("--dns-search", "DOMAIN", "A domain to search names in.", "HostConfig.DnsSearch", values.dns_domain, list),
     ),
     "Namespaces and rights": (
-        Flag("--ipc", "MODE", "IPC namespace: private, shareable, host, container:NAME.", "HostConfig.IpcMode"),
+        Flag("--ipc", "MODE", "IPC: private, shareable, host, container:NAME.", "HostConfig.IpcMode"),
         Flag(
             "--pid", "MODE", "PID namespace: host or container:NAME.", "HostConfig.PidMode",
             values.one_of("", "host", "container:", fault="--pid: invalid PID mode"),
@@ -231,7 +228,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         ),
         Flag("--oom-kill-disable", "", "Do not kill it when memory runs out.", "HostConfig.OomKillDisable"),
         Flag(
-            "--oom-score-adj", "NUMBER", "How soon it is killed then, -1000 to 1000.",
+            "--oom-score-adj", "NUMBER", "Its score for the OOM killer, -1000 to 1000.",
             "HostConfig.OomScoreAdj", values.integer,
         ),
         Flag("--shm-size", "SIZE", "Size of /dev/shm, such as 8g.", "HostConfig.ShmSize", values.size),
@@ -250,7 +247,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "HostConfig.CpuRealtimeRuntime", values.integer,
         ),
         Flag(
-            "--pids-limit", "COUNT", "How many processes and threads; -1: no limit.",
+            "--pids-limit", "COUNT", "Most processes and threads; -1: no limit.",
             "HostConfig.PidsLimit", values.integer,
         ),
         Flag(
@@ -262,7 +259,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "HostConfig.BlkioWeight", values.weight,
         ),
         Flag(
-            "--blkio-weight-device", "PATH:WEIGHT", "The same for one device.",
+            "--blkio-weight-device", "PATH:N", "Its weight of block IO on a device.",
             "HostConfig.BlkioWeightDevice", devices.weight_of_device, list,
         ),
         Flag(

@@ -44,6 +44,17 @@ def test_no_line_of_a_help_is_wider_than_a_terminal() -> None:
     assert len(lines) > 500 and not [line for line in lines if len(line) > 80]
 
 
+def test_the_help_of_run_has_a_line_for_nearly_every_option(run: Run) -> None:
+    from vgpurun.cli import cli
+    from vgpurun.docs.manpage import option_records
+
+    lines = run("run", "--help").stdout.splitlines()
+    assert len(lines) <= 150 and sum(line.startswith("  -") for line in lines) > 110
+    command = cli.commands["run"]
+    meanings = dict(option_records(command, click.Context(command)))
+    assert "burst: only while another container wants the GPU" in meanings["--sm-policy POLICY"]
+
+
 def test_others_and_force_mean_the_same_wherever_they_are() -> None:
     """--others: of another user. --force, as docker has it: what runs, or is in use."""
     from vgpurun.cli import cli

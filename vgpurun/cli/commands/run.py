@@ -45,8 +45,8 @@ _VGPURUN = "vgpurun"
 @placement_options
 @lifetime_option(
     "Placement",
-    "Stop the container after a time such as 30m, 2h or 7d, with a warning before. If nobody waits for it, the "
-    "guard, the next launch or `vgpurun prune` does it.",
+    "Stop it after a time such as 30m, 2h or 7d.",
+    "It is warned before. Where no vgpurun run waits for it, the guard, the next launch or vgpurun prune stops it.",
 )
 @enforce_option
 @profile_options
@@ -55,11 +55,12 @@ _VGPURUN = "vgpurun"
     "--driver",
     "driver_mode",
     type=click.Choice(DRIVER_MODES),
+    metavar="DRIVER",
     default=lambda: config.default("driver"),
     group=_VGPURUN,
-    help="How the driver comes into the container: the engine brings it (cdi, toolkit), vgpurun binds this host's own "
-    "files (mount), or the simulated GPU (sim). auto: cdi or toolkit where the engine has it, else mount. By default "
-    "VGPURUN_DRIVER, or auto.",
+    help="auto, toolkit, cdi, mount, or sim: a simulated GPU.",
+    more="toolkit and cdi: the engine brings the driver into the container. mount: vgpurun binds this host's own "
+    "files. auto: toolkit or cdi where the engine has it, else mount. By default VGPURUN_DRIVER, or auto.",
 )
 @option("--dry-run", is_flag=True, group=_VGPURUN, help="Print what would be done as YAML, and do nothing.")
 @click.argument("image", type=ImageName())
@@ -80,8 +81,8 @@ def run(
 ) -> int:
     """Run a container in which each GPU has the given memory and the given share of its time.
 
-    Options after IMAGE belong to the command. Exit codes are Docker's: 125 when vgpurun fails, 126 when the command
-    cannot be executed, 127 when it is not found, else the command's own.
+    docs/reference.md says more about each option. Options after IMAGE belong to the command. Exit codes are Docker's:
+    125 when vgpurun fails, 126 when the command cannot be executed, 127 when it is not found, else the command's own.
     """
     _refuse_late_verb(ctx, image)
     if not image:

@@ -59,7 +59,7 @@ def _names(function: Any) -> Any:
 @own_placement_options
 @option("--users", metavar="NAMES", default="", group=_GROUP, help=_USERS_HELP)
 @lifetime_option(
-    _GROUP, "Reserve it for a time such as 2h or 7d; afterwards it reserves nothing, and root's launches remove it."
+    _GROUP, "Reserve it for a time such as 2h or 7d.", "Afterwards it reserves nothing, and root's launches remove it."
 )
 @host_driver_option(_GROUP)
 @click.argument("name", metavar="NAME")
@@ -131,7 +131,7 @@ def inspect(names: tuple[str, ...], driver: str) -> None:
     "New memory limit, as for create, but not max; 100% lifts it.", "New compute limit, as for create; 100 lifts it."
 )
 @oversubscribe_option
-@policy_options(" It stays as it is without this.")
+@policy_options("It stays as it is without this.")
 @overcommit_option(LIMITS, "Allow it")
 @option("--users", metavar="NAMES", group=_GROUP, help=f"{_USERS_HELP} They replace those that it had.")
 @host_driver_option(_GROUP)

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     help="Memory that its programs see of each GPU from now on, as for run; none: what --mem is. Data in the host's "
     "memory stays there.",
 )
-@policy_options(" It stays as it is without this.")
+@policy_options("It stays as it is without this.")
 @overcommit_option(LIMITS, "Allow it")
 @others_option(LIMITS)
 @host_driver_option(LIMITS)
