@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from kubelet_double import Kubelet, RefusedError
 from node_names import COMPUTE, MEMORY, UUIDS
+from vgpurun import abi
 from vgpurun.kubernetes import rpc
 from vgpurun.kubernetes.proto import deviceplugin_pb2 as api
 from vgpurun.limits import limits_file, usage_file
@@ -70,6 +72,18 @@ def test_a_container_has_its_limits_once_it_starts(node) -> None:
     assert before[1].paused  # until it is known what the container has, it does nothing on the GPU
     ((limited, quota),) = started(kubelet, "pod")
     assert (limited, quota.memory_bytes, quota.sm_percent, quota.paused) == (uuid, 2 * GIB, 50, False)
+
+
+def test_a_container_starts_again_where_somebody_has_emptied_the_folder_of_tenants(node) -> None:
+    kubelet = running_node(node)
+    kubelet.admit("pod", {"c": {MEMORY: 2, COMPUTE: 50}})
+    mounts = kubelet.containers["pod", "c"][MEMORY].answer.mounts
+    (turns,) = (Path(mount.host_path) for mount in mounts if mount.container_path == "/.vgpurun/run/turns")
+    shutil.rmtree(turns.parent)
+    started(kubelet, "pod")
+    assert turns.stat().st_size == abi.TURNS_BYTES
+    ((_, quota),) = limits_file.read_limits(turns.with_name("limits")) or []
+    assert (quota.sm_percent, quota.paused) == (50, False)
 
 
 def test_memory_alone_is_no_limit_of_compute(node) -> None:

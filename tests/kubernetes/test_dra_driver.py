@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from api_server import ApiServer
 from claim_maker import claim, parameters, result
 from claim_node import GPUS, ClaimNode, named
+from vgpurun import abi
 from vgpurun.errors import ClaimError, ClusterError
 from vgpurun.kubernetes.dra.claim import ClaimName
 from vgpurun.kubernetes.dra.cluster import Cluster
@@ -19,7 +21,7 @@ from vgpurun.kubernetes.dra.model import device_name
 from vgpurun.limits.limits_file import read_limits
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
-from vgpurun.storage import tenants
+from vgpurun.storage import state, tenants, unchanged
 
 GIB = 1 << 30
 
@@ -123,6 +125,36 @@ class TestPrepare:
         assert tenant.exists()
         driver.unprepare(named(made))
         assert not tenant.exists()
+
+    def test_tenants_that_somebody_has_removed_come_back(self, server: ApiServer, node: ClaimNode) -> None:
+        folders = []
+        for name in ("one", "other"):
+            made = add(server, result(GPUS[0]), name=name)
+            node.driver().prepare(named(made))
+            folders.append(tenants.folder_of(node.root / "claims" / made["metadata"]["uid"]))
+        shutil.rmtree(folders[0])
+        kept = folders[1].stat().st_ino
+        node.driver().restore_tenants()
+        assert (folders[0] / "limits").exists() and (folders[0] / abi.TURNS_NAME).exists()
+        assert folders[1].stat().st_ino == kept
+
+    def test_what_others_hold_is_read_once(
+        self, server: ApiServer, node: ClaimNode, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each claim that is added asks for it, and there may be thousands."""
+        read: list[Path] = []
+
+        def read_owner(folder: Path) -> dict[str, Any] | None:
+            read.append(folder)
+            return state_read_owner(folder)
+
+        state_read_owner = state.read_owner
+        monkeypatch.setattr(state, "read_owner", read_owner)
+        monkeypatch.setattr(unchanged, "_SETTLED_NS", 0)
+        driver = node.driver()
+        for number in range(30):
+            driver.prepare(named(add(server, result(GPUS[0], "1Mi"), name=f"share{number}")))
+        assert 30 <= len(read) <= 5 * 30
 
     def test_many_at_once_and_one_many_times(self, server: ApiServer, node: ClaimNode) -> None:
         made = [add(server, result(GPUS[i % 2], "256Mi", "5"), name=f"claim-{i}") for i in range(20)]

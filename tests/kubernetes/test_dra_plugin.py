@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 import signal
 import time
 import urllib.error
@@ -21,7 +22,9 @@ from dra_host import DRIVER, PluginHost, wait_until
 from dra_kubelet import HEALTH, DraKubelet
 from pod_resources import PodResources
 from support import short_folder
+from vgpurun import abi
 from vgpurun.limits.limits_file import read_limits
+from vgpurun.storage import tenants
 
 GIB = 1 << 30
 
@@ -236,6 +239,17 @@ def test_what_somebody_has_removed_comes_back(host: PluginHost) -> None:
         for path in (host.kubelet.folder / "plugins_registry").iterdir():
             path.unlink()
         wait_until(lambda: host.kubelet.registered(), "registration")
+
+
+def test_a_folder_among_the_tenants_that_somebody_has_removed_comes_back(host: PluginHost) -> None:
+    with host.running(), host.kubelet.plugin(DRIVER) as plugin:
+        made = host.add(result(host.devices()[0]))
+        plugin.prepare(made)
+        tenant = tenants.folder_of(host.claims / made["metadata"]["uid"])
+        shutil.rmtree(tenant)
+        wait_until(lambda: (tenant / abi.TURNS_NAME).exists(), "folder among the tenants")
+        plugin.unprepare(made)
+        assert not tenant.exists()
 
 
 def test_a_gpu_with_a_fault_is_no_longer_offered(host: PluginHost) -> None:

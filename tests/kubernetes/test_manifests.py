@@ -41,7 +41,7 @@ HOST_PATHS = {
     "/var/lib/kubelet/pod-resources",
     "/var/lib/vgpurun",
     "/var/run/cdi",
-    "/var/tmp/vgpulock",
+    "/var/tmp",
 }
 
 

@@ -42,7 +42,7 @@ def folder_of(root: Path, resource: str, units: Iterable[str]) -> Path:
 def all_folders(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield every state folder and what is written about its owner; one that was never finished has nothing."""
     for folder in sorted(state_root(root).glob(f"{_PREFIX}*")):
-        yield folder, state.read_owner(folder) or {}
+        yield folder, state.known_owner(folder) or {}
 
 
 def units_of(owner: Mapping[str, Any]) -> frozenset[tuple[str, str]]:

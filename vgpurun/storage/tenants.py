@@ -18,12 +18,15 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 from vgpurun import abi
 from vgpurun.errors import StateError
@@ -34,6 +37,10 @@ _LIMITS, _OF = "limits", "of"
 _PROGRAM = "program-"
 _TRIES = 100  # to take a place that somebody else takes again and again
 _FORGOTTEN_S = 24 * 3600  # a program that has launched nothing for so long, and may have ended
+_KEPT_OF_ANOTHER = 256  # of another user's folders, the last written, which the library looks at all the time
+_KEPT_S = 3600  # and the others, which may be just at a start
+_MOST_REMOVED = 1000  # in a sweep, for which a launch waits
+_MOST_IN_ONE = 16  # several times what a tenant has
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -93,6 +100,11 @@ def _sha2() -> ModuleType:
 def turns_file(state_folder: Path) -> Path:
     """Return the file that the tenant's own processes write."""
     return folder_of(state_folder) / abi.TURNS_NAME
+
+
+def is_there(state_folder: Path) -> bool:
+    """Whether a tenant of this user has its folder. Raises OSError."""
+    return _is_made(folder_of(state_folder))
 
 
 def make(state_folder: Path, writer: int | None = None) -> None:
@@ -192,7 +204,7 @@ def remove(state_folder: Path) -> None:
 
 
 def sweep() -> None:
-    """Remove what is left of this user's tenants whose state folders are gone."""
+    """Remove what is left of this user's tenants whose state folders are gone; root does as sweep_others(), too."""
     with (
         suppress(OSError),
         opened_folder(Path(abi.LOCK_DIR)) as place,
@@ -200,6 +212,85 @@ def sweep() -> None:
     ):
         for stale in [folder.path for folder in folders if _is_stale(folder)]:
             shutil.rmtree(stale, ignore_errors=True)
+    if os.geteuid() == 0:
+        sweep_others()
+
+
+def sweep_others() -> bool:
+    """Remove, as root, what other users have left; return whether there is more of it, for the next sweep.
+
+    Of programs that make their folders themselves, that is what nobody has written for a day; they make them again. Of
+    the rest each user keeps those that were written last, and what was written within the hour.
+    """
+    removed = 0
+    with suppress(OSError), opened_folder(Path(abi.LOCK_DIR)) as place:
+        for left in _left_by_others(place):
+            removed += _remove_flat(place, left)
+            if removed == _MOST_REMOVED:
+                return True
+    return False
+
+
+class _Left(NamedTuple):
+    """What another user has there: its age in seconds, the user, its name."""
+
+    age_s: float
+    user: int
+    name: str
+
+
+def _left_by_others(place: int) -> Iterator[_Left]:
+    now_s = time.time()
+    kept: Counter[int] = Counter()
+    with os.scandir(f"/proc/self/fd/{place}") as entries:
+        others = sorted(left for entry in entries if (left := _of_another(entry, now_s)))
+    for left in others:
+        if left.name.startswith((".", _PROGRAM)):
+            is_left = left.age_s > _FORGOTTEN_S
+        else:
+            kept[left.user] += 1
+            is_left = kept[left.user] > _KEPT_OF_ANOTHER and left.age_s > _KEPT_S
+        if is_left:
+            yield left
+
+
+def _of_another(entry: os.DirEntry[str], now_s: float) -> _Left | None:
+    with suppress(OSError):
+        status = entry.stat(follow_symlinks=False)
+        user = status.st_uid
+        if user == os.geteuid():
+            return None
+        with suppress(OSError):
+            status = os.lstat(f"{entry.path}/{abi.TURNS_NAME}")
+        return _Left(abs(now_s - status.st_mtime), user, entry.name)
+    return None
+
+
+def _remove_flat(place: int, left: _Left) -> bool:
+    """Remove a folder or file of another user, who may have put anything in a folder, and be changing it.
+
+    What is in it goes some at a time, and nothing deep at all: however much there is, no sweep is held up by it.
+    """
+    with suppress(NotADirectoryError, FileNotFoundError):
+        folder = os.open(left.name, _OPEN_FOLDER, dir_fd=place)
+        try:
+            if os.fstat(folder).st_uid != left.user:
+                return False
+            with os.scandir(folder) as entries:
+                for entry in islice(entries, _MOST_IN_ONE):
+                    with suppress(OSError):
+                        remove = os.rmdir if entry.is_dir(follow_symlinks=False) else os.unlink
+                        remove(entry.name, dir_fd=folder)
+        finally:
+            os.close(folder)
+        with suppress(OSError):
+            os.rmdir(left.name, dir_fd=place)
+            return True
+        return False
+    with suppress(OSError):
+        os.unlink(left.name, dir_fd=place)
+        return True
+    return False
 
 
 def _is_stale(folder: os.DirEntry[str]) -> bool:

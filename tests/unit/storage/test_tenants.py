@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from vgpurun.storage import state, tenants
 from vgpurun.storage.state import StateFolder
 
 STRANGER = 12345
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +93,64 @@ def test_what_is_left_is_swept_and_nothing_else(lock_dir: Path, tmp_path: Path) 
     assert {each.name for each in lock_dir.iterdir()} == left
 
 
+def left_by(user: int, name: str, age_s: float, *files: str) -> Path:
+    """A folder of another user, written so long ago."""
+    folder = Path(abi.LOCK_DIR) / name
+    folder.mkdir(parents=True)
+    for file in (abi.TURNS_NAME, *files):
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).touch()
+    os.utime(folder / abi.TURNS_NAME, (0, time.time() - age_s))
+    os.chown(folder, user, -1)
+    return folder
+
+
+@AS_ROOT
+def test_root_sweeps_what_other_users_have_left(lock_dir: Path) -> None:
+    kept = container()
+    tenants.make(kept.path)
+    names = {tenants.folder_of(kept.path).name}
+    for user in (STRANGER, STRANGER + 1):
+        names |= {left_by(user, f"{user}-{number}", 3500 + number, "of").name for number in range(256)}
+        for number in range(2):
+            left_by(user, f"{user}-older-{number}", 4000, "limits")
+            left_by(user, f"program-{user}-{number}", 25 * 3600)
+            left_by(user, f"{user}-of-the-future-{number}", -4000)
+        names |= {left_by(user, f"program-{user}-new", 3 * 3600).name}
+    names |= {left_by(STRANGER, f"at-work-{number}", 10 * number).name for number in range(3)}
+    state.sweep()
+    assert names - {each.name for each in lock_dir.iterdir()} == {f"{STRANGER}-{number}" for number in (253, 254, 255)}
+    assert {each.name for each in lock_dir.iterdir()} <= names
+
+
+@AS_ROOT
+def test_a_sweep_removes_no_more_than_a_launch_waits_for(lock_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenants, "_MOST_REMOVED", 10)
+    for number in range(25):
+        left_by(STRANGER, f"program-{number}", 25 * 3600)
+    assert [tenants.sweep_others() for _ in range(3)] == [True, True, False]
+    assert list(lock_dir.iterdir()) == []
+
+
+@AS_ROOT
+def test_what_another_user_has_made_deep_or_leads_elsewhere_is_let_alone(lock_dir: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    (precious / "x").mkdir(parents=True)
+    deep = left_by(STRANGER, "program-deep", 25 * 3600, "a/b")
+    link = left_by(STRANGER, "program-link", 25 * 3600) / "link"
+    link.symlink_to(precious)
+    many = left_by(STRANGER, "program-many", 25 * 3600, *map(str, range(40)))
+    (lock_dir / "program-elsewhere").symlink_to(precious)
+    os.chown(lock_dir / "program-elsewhere", STRANGER, -1, follow_symlinks=False)
+    os.utime(lock_dir / "program-elsewhere", (0, 0), follow_symlinks=False)
+    assert not tenants.sweep_others()
+    assert {each.name for each in lock_dir.iterdir()} == {deep.name, many.name}
+    assert (deep / "a" / "b").exists() and (precious / "x").exists()
+    while many.exists():  # a day later, each time
+        os.utime(many, (0, 0))
+        tenants.sweep_others()
+
+
 def test_what_cannot_be_made_is_said(lock_dir: Path) -> None:
     made = container()
     (made.path / "etc" / "limits").unlink()
@@ -99,7 +159,7 @@ def test_what_cannot_be_made_is_said(lock_dir: Path) -> None:
     assert list(lock_dir.iterdir()) == [], "nothing half-made"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@AS_ROOT
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "file"])
 def test_what_another_user_has_put_in_its_place_is_replaced(lock_dir: Path, tmp_path: Path, kind: str) -> None:
     """The names of slices are known beforehand, and so are their folders."""
@@ -125,7 +185,7 @@ def test_what_another_user_has_put_in_its_place_is_replaced(lock_dir: Path, tmp_
     assert {each.read_text() for each in target.iterdir()} == {"a stranger's"}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@AS_ROOT
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
@@ -157,7 +217,7 @@ def test_new_limits_are_told_to_nothing_of_a_stranger(lock_dir: Path, tmp_path: 
     assert target.read_text() == "precious"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@AS_ROOT
 @pytest.mark.parametrize("by", ["link", "folder"])
 def test_what_is_half_made_may_be_replaced_at_any_time(
     lock_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
@@ -182,7 +242,7 @@ def test_what_is_half_made_may_be_replaced_at_any_time(
     assert list(target.iterdir()) == [] and target.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@AS_ROOT
 def test_nothing_is_made_for_another_users_limits(lock_dir: Path) -> None:
     made = container()
     os.chown(made.path, 12345, 12345)

@@ -11,7 +11,7 @@ from vgpurun.console.messages import warn
 from vgpurun.errors import EngineError, VgpurunError
 from vgpurun.limits.quota import show_size
 from vgpurun.slices import store
-from vgpurun.storage import state
+from vgpurun.storage import state, tenants
 from vgpurun.util.background import Background
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def prune(dry_run: bool, driver: str) -> None:
     """Remove the state folders of containers and local processes that are gone, and what is left of slices and waiting.
 
     Stopped containers keep theirs. Every launch does the same; this verb is for a host where no more
-    comes. By root it also sets limits of the driver's own that could not be lowered when `update` was to.
+    comes. By root it also removes what other users have left where programs take turns, and sets limits of the
+    driver's own that could not be lowered when `update` was to.
     """
     from vgpurun.admission.overdue import end_overdue
     from vgpurun.engine.client import Engine
@@ -46,6 +47,8 @@ def prune(dry_run: bool, driver: str) -> None:
     removed += store.sweep(dry_run)
     if not dry_run:
         tickets.sweep()
+        while os.geteuid() == 0 and tenants.sweep_others():
+            pass
     for folder, size_bytes in removed:
         click.echo(f"{folder} ({show_size(size_bytes)})")
     total = show_size(sum(size_bytes for _, size_bytes in removed))

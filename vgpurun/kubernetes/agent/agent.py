@@ -11,6 +11,7 @@ from vgpurun.kubernetes.agent.tenants import find_tenants
 from vgpurun.kubernetes.checkpoint import FILE_NAME, read_holdings
 from vgpurun.kubernetes.pods import read_containers
 from vgpurun.kubernetes.state import all_folders
+from vgpurun.storage import tenants
 
 _LOOKS = 3  # that find a folder unused before it goes
 
@@ -34,6 +35,7 @@ class Agent:
         """Sweep every now and then until it is told to end; without kubelet's word nothing is removed."""
         while True:
             trouble = ""
+            tenants.sweep_others()
             try:
                 self._sweep()
             except VgpurunError as error:

@@ -26,6 +26,7 @@ from vgpurun.kubernetes.state import alone, folder_of, is_whole, make_folder, wr
 from vgpurun.limits import limits_file
 from vgpurun.limits.device_quotas import limit_variables, shared_files
 from vgpurun.limits.model import DeviceQuota
+from vgpurun.storage import tenants
 
 
 class Node:
@@ -130,6 +131,7 @@ class Node:
         folder = folder_of(self._root, resource.name, units)
         if not is_whole(folder):  # removed by hand, or a plugin was killed while it was made
             self._with_folder(resource, units, quotas)
+        tenants.make(folder)  # somebody may have cleaned up
         try:
             limits = [(each.gpu.uuid, each.quota) for each in quotas]
             limits_file.write_limits(folder / "etc" / "limits", limits, self._may_disable)

@@ -89,6 +89,10 @@ class Driver:
                 self._say(f"{each.claim.in_log()}: {reason}")
                 self.unprepare(each.claim)
 
+    def restore_tenants(self) -> None:
+        """Make what somebody has removed of the folders by which containers take turns. Raises StateError."""
+        self._claims.restore_tenants()
+
     def unprepare(self, claim: ClaimName) -> None:
         """Undo prepare(), also for a claim that was never prepared. Raises VgpurunError."""
         try:

@@ -19,6 +19,7 @@ from vgpurun.kubernetes.gpu_health import FaultWatch, Health
 from vgpurun.kubernetes.locks import only_one
 from vgpurun.kubernetes.pods import read_containers
 from vgpurun.kubernetes.probes import Pulse
+from vgpurun.storage import tenants
 
 # A pod whose claim was prepared this long ago, and that uses no GPU, is not about to start.
 _LOST_AFTER_S = 600
@@ -94,6 +95,7 @@ class Plugin:
 
         `has_news`: it may be another one, or have been started with other options.
         """
+        tenants.sweep_others()
         trouble = ""
         try:
             found, lost = survey()
@@ -108,6 +110,7 @@ class Plugin:
             if self._publisher.publish(gpus, version, self._watch.slices(), checks_shares=has_news):
                 self._say(f"published {len(gpus)} GPU{'s' * (len(gpus) != 1)}")
             self._driver.release_lost(_LOST_AFTER_S, self._claims_of_pods)
+            self._driver.restore_tenants()
         except VgpurunError as error:
             trouble = str(error)
         if trouble and trouble != self._trouble:

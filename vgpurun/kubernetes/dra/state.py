@@ -22,6 +22,7 @@ from vgpurun.kubernetes.locks import one_at_a_time
 from vgpurun.limits.model import DeviceQuota, quotas_from_json, quotas_to_json
 from vgpurun.limits.quota import Quota, show_size
 from vgpurun.storage import state, tenants
+from vgpurun.storage.unchanged import Unchanged
 
 _HALF_MADE = ".making-"
 _HALF_GONE = ".removing-"
@@ -59,6 +60,7 @@ class Claims:
 
     def __init__(self, root: Path) -> None:
         self._folder = root / "claims"
+        self._known = Unchanged("owner", _read, None)  # each claim that is added asks what all others hold
 
     def find(self, uid: str) -> Prepared | None:
         """Return a claim if it is prepared. Raises ClaimError for what can be no UID."""
@@ -70,7 +72,7 @@ class Claims:
             folders = sorted(each for each in self._folder.iterdir() if not each.name.startswith("."))
         except OSError:
             return []
-        return [prepared for each in folders if (prepared := _read(each))]
+        return [prepared for each in folders if (prepared := self._known(each))]
 
     def add(
         self, allocation: Allocation, quotas: Sequence[DeviceQuota], files: Mapping[str, bytes], library: Path
@@ -110,6 +112,13 @@ class Claims:
             for pattern in (_HALF_MADE, _HALF_GONE):
                 for folder in self._folder.glob(f"{pattern}*"):
                     shutil.rmtree(folder, ignore_errors=True)
+
+    def restore_tenants(self) -> None:
+        """Make the folders of tenants that somebody has removed: containers start with them. Raises StateError."""
+        if not all(tenants.is_there(each.folder) for each in self.all()):
+            with self._alone():
+                for each in self.all():
+                    tenants.make(each.folder)
 
     def _check_room(self, allocation: Allocation, quotas: Sequence[DeviceQuota]) -> None:
         """The scheduler counts, too, but a claim that it takes for gone may still be in use here."""
