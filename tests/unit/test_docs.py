@@ -134,6 +134,12 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_vgpurun_is_installed_from_files(page: Path) -> None:
+    """No package index has it."""
+    assert not re.findall(r"(?:pip|pipx|uv tool) install '?vgpurun\b.*", page.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_verbs_and_options_in_the_pages_exist(page: Path) -> None:
     for verb, rest in re.findall(r"(?m)^ {4}(?:\$ )?vgpurun ([a-z][a-z-]*)(.*)", page.read_text()):
         assert verb in cli.commands, f"vgpurun {verb}"

@@ -46,6 +46,8 @@ class Nesting:
         """Nothing can have come between: the share is there, whatever others do."""
 
     def _part_of(self, share: Share) -> Placement:
+        if not share.quotas:
+            raise GpuError(f"this share has no GPU of which it could give a part: {share.folder}")
         theirs = {uuid for uuid, _ in share.quotas}
         gpus = [gpu for gpu in self.gpus if gpu.uuid in theirs]
         if not gpus:

@@ -6,6 +6,7 @@ as they are. It does not know what a task will ask for: the worker writes that d
 
 import logging
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from ray._private.runtime_env.plugin import RuntimeEnvPlugin
 from vgpurun import abi
 from vgpurun.config import values as config
 from vgpurun.console.messages import say
-from vgpurun.errors import LimitError, VgpurunError
+from vgpurun.errors import LimitError, NoDriverError, VgpurunError
 from vgpurun.host import library, mps, simulation
+from vgpurun.host.gpu import Gpu
 from vgpurun.host.visible import survey_gpus
 from vgpurun.limits import limits_file
 from vgpurun.limits.nested import own_share
@@ -27,6 +29,7 @@ from vgpurun.util.atomic_file import atomic_file
 
 _AFTER_OTHERS = 20  # Ray's own have 10: what they say of Python, and of a container, is known by then
 _PACKAGE = Path(__file__).resolve().parent.parent
+_RUNS_LOCAL = re.compile(r"(^|[\s/])vgpurun\s+local\s")
 
 
 class LimitsPlugin(RuntimeEnvPlugin):  # type: ignore[misc]  # Ray may not be installed where types are checked
@@ -53,9 +56,10 @@ class LimitsPlugin(RuntimeEnvPlugin):  # type: ignore[misc]  # Ray may not be in
             raise RuntimeError(f"vgpurun: {error}") from None
 
     def _prepare(self, runtime_env: Any, context: Any) -> None:
+        _check_command(runtime_env.get("py_executable") or "")
         root = state.root_folder()
         is_simulated = config.default("driver") == "sim"
-        gpus = survey_gpus(is_simulated).gpus
+        gpus = _gpus(is_simulated)
         preloaded = library.preloaded(os.environ)
         found = library.check(preloaded) if preloaded else library.find()
         library.check_host(found)
@@ -80,9 +84,25 @@ class LimitsPlugin(RuntimeEnvPlugin):  # type: ignore[misc]  # Ray may not be in
             context.py_executable = with_limits(context.py_executable, variables, places)
 
 
+def _check_command(command: str) -> None:
+    """Refuse a command that could start no worker, since Ray would try it for ever. Raises LimitError."""
+    if _RUNS_LOCAL.search(command):
+        raise LimitError(
+            "runtime_env: py_executable runs vgpurun local, but on this node limits go by num_gpus; leave it out "
+            f"(num_gpus=0.25 is 25 % of memory and time; {{'{FIELD}': {{'mem': ..., 'sm': ...}}}} lowers them)"
+        )
+
+
+def _gpus(is_simulated: bool) -> list[Gpu]:
+    try:
+        return survey_gpus(is_simulated).gpus
+    except NoDriverError:  # a node without GPUs has tasks that ask for none
+        return []
+
+
 def _granting_nothing(root: Path) -> Path:
-    """Return a limits file that names no GPU: it counts from a worker's start until the worker has one of its own."""
-    path = root / "ray" / "nothing"
+    """Return the limits file of a share without GPUs: a worker has that from its start until it has its own."""
+    path = root / "ray" / "unassigned" / "etc" / "limits"
     state.make_readable(path.parent)
     with atomic_file(path) as half_made:
         half_made.write_bytes(limits_file.limits_bytes([]))

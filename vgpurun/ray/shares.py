@@ -142,7 +142,9 @@ def quota_of(fraction: float, gpu: Gpu, node: Node) -> Quota:
     wish, of_percent = node.wish, node.percents.get(gpu.uuid, 100)
     percent = int(min(fraction, 1.0) * of_percent + 1e-6)
     if percent < 1:
-        raise LimitError(f"num_gpus={fraction:g} is less than 1 % of a GPU, the smallest share that can be held to")
+        raise LimitError(
+            f"num_gpus={fraction:g} is less than 1 % of a GPU, the smallest share that can be held to; ask for more"
+        )
     memory_bytes = int(gpu.memory_bytes * min(fraction, 1.0) + 1e-3)
     if wish.mem is not None:
         memory_bytes = min(memory_bytes, parse_limit(wish.mem).bytes_on(gpu.memory_bytes))

@@ -27,6 +27,7 @@ _NO_LIMITS = (
     "RAY_RUNTIME_ENV_HOOK"
 )
 _PATCHED = "set_visible_accelerator_ids"  # of ray._private.utils: Ray calls it before each task and each actor
+_BEGINS = "record_task_log_start"  # of Ray's worker: it is called next, and what it raises is the task's error
 
 
 def setup() -> None:
@@ -41,12 +42,14 @@ def setup() -> None:
     original = getattr(utils, _PATCHED, None)
     if original is None:
         raise LimitError(f"this Ray has no ray._private.utils.{_PATCHED}, by which tasks get their limits")
+    if not hasattr(worker.global_worker, _BEGINS):
+        raise LimitError(f"this Ray's worker has no {_BEGINS}, by which tasks are refused")
     if told is None:
         setattr(utils, _PATCHED, _refusing(original, worker.global_worker))
         return
     node = Node.from_json(told)
     limits = _Limits(node, worker.global_worker)
-    setattr(utils, _PATCHED, _limiting(original, limits))
+    setattr(utils, _PATCHED, _limiting(original, worker.global_worker, limits))
     if node.hook:
         _run_own_hook(node.hook)
 
@@ -79,16 +82,26 @@ class _Limits:
         os.environ[abi.ENV_USAGE_FILE] = str(self._folder.path / "run" / "usage")
 
     def write(self) -> None:
-        """Write the limits of the task that Ray is about to start. Raises LimitError, GpuError and OSError."""
+        """Write the limits of the task that Ray is about to start.
+
+        Raises LimitError, and then nothing is granted; GpuError and OSError, and then this worker can have no task.
+        """
         visible = self._worker.original_visible_accelerator_ids.get("GPU")
         shares: dict[str, float] = {}
         for number, fraction in fractions(self._worker.core_worker.resource_ids()).items():
             shares[gpu_of(number, visible, self._node.gpus).uuid] = fraction
-        limits = limits_of(shares, self._node)
+        try:
+            limits = limits_of(shares, self._node)
+        except LimitError:
+            self._grant(limits_of({}, self._node))
+            raise
         if shares and frozenset(shares) != self._seen:
             if _maps(self._file):
                 raise GpuError("CUDA is in use in this worker, on other GPUs than its next task has")
             self._seen = frozenset(shares)
+        self._grant(limits)
+
+    def _grant(self, limits: list[tuple[str, Quota]]) -> None:
         if limits != self._last:
             write_limits(self._file, limits)
             self._last = limits
@@ -104,10 +117,12 @@ def _owner(node: Node) -> dict[str, Any]:
     }
 
 
-def _limiting(original: Callable[[], Any], limits: _Limits) -> Callable[[], Any]:
+def _limiting(original: Callable[[], Any], worker: Any, limits: _Limits) -> Callable[[], Any]:
     def write_limits_first() -> Any:
         try:
             limits.write()
+        except LimitError as error:
+            _refuse(worker, error)
         except (VgpurunError, OSError) as error:
             _end(error)
         return original()
@@ -120,10 +135,20 @@ def _refusing(original: Callable[[], Any], worker: Any) -> Callable[[], Any]:
 
     def refuse_shares() -> Any:
         if fractions(worker.core_worker.resource_ids()):
-            _end(LimitError(_NO_LIMITS))
+            _refuse(worker, LimitError(_NO_LIMITS))
         return original()
 
     return refuse_shares
+
+
+def _refuse(worker: Any, error: LimitError) -> None:
+    """Let the task that is about to start, or the actor, fail with these words; no other worker could do better."""
+
+    def fail(*_: Any) -> None:
+        delattr(worker, _BEGINS)
+        raise ValueError(f"vgpurun: {error}")  # a driver may have no vgpurun, and so none of its errors
+
+    setattr(worker, _BEGINS, fail)
 
 
 def _end(error: Exception) -> None:

@@ -35,9 +35,10 @@ def lacking(extra: str) -> list[str]:
 
 
 def installing(extra: str) -> str:
-    """Return the command that installs an extra."""
-    if __file__.startswith("/usr/lib/vgpurun/") and extra in _OF_DEBIAN:
-        return f"apt install {_OF_DEBIAN[extra]}"
+    """Return the command that installs an extra beside this vgpurun, or where the .deb has none of it, with another."""
+    if __file__.startswith("/usr/lib/vgpurun/"):
+        beside = f'in a virtual environment, pip install "$(echo vgpurun-*.whl)[{extra}]"'
+        return f"apt install {_OF_DEBIAN[extra]}" if extra in _OF_DEBIAN else beside
     return f"{installer()} 'vgpurun[{extra}]'"
 
 

@@ -1,4 +1,4 @@
-"""Prints what Ray's own plugin makes of an `image_uri`, and then ours of that. No cluster is started."""
+"""Tells what Ray's plugin makes of an `image_uri`, then ours of that, and of a plain worker. No cluster is started."""
 
 from __future__ import annotations
 
@@ -18,3 +18,6 @@ context = RuntimeEnvContext(env_vars={"A": "1"})
 image_uri._modify_context_impl("the-image", "/worker.py", [], context, logger, "/tmp/ray")
 LimitsPlugin().modify_context([], with_limits({"image_uri": "the-image"}), context, logger)
 tell(command=shlex.split(context.py_executable), allowed=bool(RuntimeEnv(image_uri="the-image", vgpurun={})))
+plain = RuntimeEnvContext()
+LimitsPlugin().modify_context([], with_limits({}), plain, logger)
+tell(variables=plain.env_vars)

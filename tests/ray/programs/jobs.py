@@ -38,6 +38,12 @@ def limits() -> list[Any]:
     return [os.environ.get("OWN_HOOK"), quotas]
 
 
+@ray.remote(num_gpus=0.5)
+class Actor:
+    def limits(self) -> None:
+        """Not called."""
+
+
 @ray.remote(num_gpus=0.5, max_retries=0)
 def hold() -> dict[str, Any]:
     return look(0, "held", "let-go")
@@ -45,6 +51,9 @@ def hold() -> dict[str, Any]:
 
 tell(wish=outcome(limits.remote()))
 tell(too_small=outcome(limits.options(num_gpus=0.001).remote()))
+actor = Actor.options(num_gpus=0.001).remote()
+tell(too_small_actor=outcome(actor.limits.remote()))
+tell(after_refusal=outcome(limits.remote())[1][0][2:])
 tell(unknown=outcome(limits.options(runtime_env={"vgpurun": {"memory": 1}}).remote()))
 
 held = hold.remote()

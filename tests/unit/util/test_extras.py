@@ -28,4 +28,4 @@ def test_debian_s_own_packages_beside_the_deb(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(extras, "__file__", "/usr/lib/vgpurun/vgpurun/util/extras.py")
     packages = said("report").removeprefix("apt install ")
     assert f"Suggests: {packages.replace(' ', ', ')}\n" in (CHECKOUT / "lib/packaging/debian/control").read_text()
-    assert "vgpurun[k8s]" in said("k8s")
+    assert said("k8s") == 'in a virtual environment, pip install "$(echo vgpurun-*.whl)[k8s]"'

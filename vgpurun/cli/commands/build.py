@@ -26,9 +26,9 @@ _BUILT = "/build"
 def build(verbose: bool) -> None:
     """Build libvgpu.so, the simulated driver and what `vgpurun verify` runs, with gcc and make of this host.
 
-    The CUDA headers come from CUDA_HOME, /usr/local/cuda, or: pip install 'vgpurun[build]'. Root builds for all users
-    of the host, into /var/lib/vgpurun/lib, any other user for itself. Each part is built by itself when it is first
-    needed; this verb builds them again.
+    The CUDA headers come from CUDA_HOME, /usr/local/cuda, or: pip install nvidia-cuda-runtime nvidia-nvml-dev. Root
+    builds for all users of the host, into /var/lib/vgpurun/lib, any other user for itself. Each part is built by
+    itself when it is first needed; this verb builds them again.
     """
     _report(library.build(verbose, "all"))
 
