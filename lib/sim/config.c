@@ -32,6 +32,8 @@ static const struct key top_keys[] = {
     {"start_ms", NUMBER, AT(sim_config, start_ns), NS_PER_MS, 0, 60000},
     {"context_switch_us", NUMBER, AT(sim_config, context_switch_ns), NS_PER_US, 0, 1000000},
     {"nvidiactl", BOOLEAN, AT(sim_config, nvidiactl), 0, 0, 0},
+    {"channels_stay_off", BOOLEAN, AT(sim_config, channels_stay_off), 0, 0, 0},
+    {"channels_are_idle", BOOLEAN, AT(sim_config, channels_are_idle), 0, 0, 0},
     {"kept_data_mib", NUMBER, AT(sim_config, kept_data_bytes), MIB, 0, 1 << 20},
     {0},
 };
@@ -94,6 +96,8 @@ static void set_defaults(void) {
                                    .default_kernel_ns = 10 * NS_PER_US,
                                    .context_switch_ns = 150 * NS_PER_US,
                                    .nvidiactl = true,
+                                   .channels_stay_off = true,
+                                   .channels_are_idle = true,
                                    .kept_data_bytes = 64 * MIB};
 }
 

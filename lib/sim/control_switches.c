@@ -1,6 +1,7 @@
 /* Controls of channels and their groups: off and on, busy or idle, time slices, preemption. */
 #include <string.h>
 
+#include "config.h"
 #include "control_calls.h"
 #include "groups.h"
 #include "timeline.h"
@@ -120,7 +121,8 @@ enum control_status control_switch_channels(struct control_client own, const str
   if (status != STATUS_OK)
     return status;
   clock_wait_until(clock_ns() + (!parameters.disable ? ON_NS : listed.is_busy ? OFF_RUNNING_NS : OFF_IDLE_NS));
-  timeline_do(parameters.disable ? turn_off : turn_on, &listed); /* one may have been freed meanwhile */
+  bool off = parameters.disable && sim_config.channels_stay_off;
+  timeline_do(off ? turn_off : turn_on, &listed); /* one may have been freed meanwhile */
   return are_all_found(&listed) ? STATUS_OK : STATUS_INVALID_CHANNEL;
 }
 
@@ -141,7 +143,7 @@ enum control_status answer_idle(struct control_client own, const struct control_
   enum control_status status = look_at(&listed);
   if (status != STATUS_OK)
     return status;
-  bool was_busy = listed.is_busy;
+  bool was_busy = listed.is_busy || !sim_config.channels_are_idle;
   uint64_t queued = listed.queued;
   clock_wait_until(clock_ns() + BUSY_NS);
   status = look_at(&listed);

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -357,6 +357,54 @@ def test_a_program_that_closes_all_descriptors_is_held_by_its_launches(sandbox: 
         launch_for_a_second(d, k)
 
     assert said(sandbox, program).count(HELD_INSTEAD) == 1
+
+
+def configure(sandbox: Sandbox, line: str) -> None:
+    config = sandbox.folder / "sim.yaml"
+    config.write_text(f"{line}\n{config.read_text()}")
+
+
+def launching_for_5_s() -> None:
+    d = Driver()
+    d.start()
+    k = d.kernel("spin_1ms")
+    for _ in range(5):
+        launch_for_a_second(d, k)
+
+
+def launching() -> None:
+    d = Driver()
+    d.start()
+    k = d.kernel("spin_1ms")
+    print("ready", flush=True)
+    while True:
+        d.launch(k)
+
+
+@pytest.mark.parametrize("has_neighbour", [False, True], ids=["alone", "beside another"])
+def test_work_that_runs_though_it_is_off_is_noticed(sandbox: Sandbox, has_neighbour: bool) -> None:
+    configure(sandbox, "channels_stay_off: false")
+    with ExitStack() as neighbours:
+        if has_neighbour:
+            neighbour = neighbours.enter_context(sandbox.start_python(launching))
+            neighbours.callback(neighbour.kill)
+            assert line(neighbour) == "ready"
+        assert f"does not take it off as it is asked to; {HELD_INSTEAD}" in said(sandbox, launching_for_5_s)
+
+
+def test_a_driver_that_never_says_that_nothing_is_left_is_noticed(sandbox: Sandbox) -> None:
+    configure(sandbox, "channels_are_idle: false")
+
+    def program() -> None:
+        d = Driver()
+        d.start()
+        k = d.kernel("spin_1ms")
+        for _ in range(50):
+            d.launch(k)
+            d.synchronize()
+            time.sleep(20e-3)
+
+    assert f"always says that there is some; {HELD_INSTEAD}" in said(sandbox, program)
 
 
 MOST_CONTEXTS = 64  # whose channels are known

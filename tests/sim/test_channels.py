@@ -599,6 +599,25 @@ def test_spins_of_a_group_that_is_off_wait(watched: Machine) -> None:
     watched.python(program)
 
 
+def test_channels_that_do_not_stay_off(watched: Machine) -> None:
+    watched.configure("channels_stay_off: false\n")
+
+    def program() -> None:
+        assert switch(True, listed(CHANNEL)) == 0
+        run_a_kernel()
+
+    assert watched.python(program) == "ran"
+
+
+def test_channels_that_are_always_said_to_be_busy(watched: Machine) -> None:
+    watched.configure("channels_are_idle: false\n")
+
+    def program() -> None:
+        assert busy(listed(CHANNEL)) == BUSY and busy(listed(CHANNEL), IDLE) == 0
+
+    watched.python(program)
+
+
 def test_a_driver_without_the_control_device(watched: Machine) -> None:
     watched.configure("nvidiactl: false\n")
 

@@ -29,9 +29,9 @@
 #define SLICE_BESIDE_HIGHER_US 150    /* a request of high priority waits for as long */
 #define DEFAULT_SLICE_US 2048         /* the driver's */
 #define SET_SLICES_NS 500000000LL     /* again: what is set before the driver schedules a group is lost */
-#define GIVE_UP_AFTER_NS 2000000000LL /* of calls that are refused */
+#define GIVE_UP_AFTER_NS 2000000000LL /* of calls that are refused, or of work that no record knows of */
 #define MOST_BROKEN 3                 /* times in a row in which work ran that had been taken off */
-#define MOST_TRIES 8                  /* of a call that is refused while contexts come and go */
+#define MOST_TRIES 8                  /* of a call that is refused while contexts come and go, or of a question */
 #define STACK_BYTES (256 << 10)
 
 struct governor {
@@ -55,6 +55,9 @@ struct governor {
   int64_t ask_at_ns, ask_after_ns;    /* whether anything is left of it */
   int64_t period_ns, calls_ns;
   int64_t refused_ns; /* since when calls are; 0: they are not */
+  int64_t unseen_ns;  /* for which it has had work since the records last knew of any */
+  bool says_idle;     /* the driver has done so */
+  int says_busy;      /* how often it has where nothing was left */
 };
 
 static struct governor *governors[VGPU_MAX_DEVICES];
@@ -158,10 +161,20 @@ static void ask(struct governor *governor, int64_t now_ns, bool had_work_all_the
   if (now_ns < governor->ask_at_ns)
     return;
   uint32_t status = channels_ask_busy(&governor->gpu);
+  governor->says_idle |= status == RM_OK;
   if (status == RM_OK)
     outstanding_all_done(governor->meter, NULL, now_ns);
   governor->ask_after_ns = status == RM_OK ? ASK_AFTER_NS : min(2 * governor->ask_after_ns, governor->period_ns);
   governor->ask_at_ns = now_ns + governor->ask_after_ns;
+}
+
+/* The question is worth nothing where a driver never says "no". */
+static void try_question(struct governor *governor) {
+  if (governor->says_idle || governor->is_at_work)
+    return;
+  uint32_t status = channels_ask_busy(&governor->gpu);
+  governor->says_idle = status == RM_OK;
+  governor->says_busy += status == RM_BUSY && !outstanding_any(governor->meter);
 }
 
 /* Charges the time in which we were on the GPU, as that has recorded it, but no more than that in which we had work: a
@@ -176,6 +189,7 @@ static void settle(struct governor *governor) {
     int64_t on_ns = governor->ahead_ns + records_read_ns(&governor->records, &governor->gpu);
     entry.used_ns = min(on_ns, had_work_ns);
     governor->ahead_ns = min(on_ns - entry.used_ns, clock_now_ns() - now_ns);
+    governor->unseen_ns = on_ns > 0 ? 0 : governor->unseen_ns + had_work_ns;
   }
   if (had_work_ns >= SHORTEST_TICK_NS && !governor->is_off)
     governor->pace = (double)entry.used_ns / (double)had_work_ns;
@@ -301,9 +315,10 @@ static void put_back(struct governor *governor) {
 
 /* From now on launches are held (compute/gate.c). */
 static void give_up(struct governor *governor) {
-  const char *why = governor->gpu.is_in_reach
-                        ? "the driver does not take it off as it is asked to"
-                        : "it is out of reach of the driver's descriptor, or in too many contexts";
+  const char *why = !governor->gpu.is_in_reach
+                        ? "it is out of reach of the driver's descriptor, or in too many contexts"
+                    : governor->says_busy < MOST_TRIES ? "the driver does not take it off as it is asked to"
+                                                       : "the driver always says that there is some";
   log_line(LOG_WARNING, "work on GPU %s: %s; launches are held instead", governor->uuid, why);
   set(governor->meter->is_governed, false);
   governor->is_at_work = false;
@@ -313,7 +328,8 @@ static void give_up(struct governor *governor) {
 
 static bool is_obeyed(const struct governor *governor) {
   bool refused = governor->refused_ns != 0 && clock_now_ns() - governor->refused_ns > GIVE_UP_AFTER_NS;
-  return !refused && governor->broken < MOST_BROKEN;
+  return !refused && governor->broken < MOST_BROKEN && governor->unseen_ns < GIVE_UP_AFTER_NS &&
+         governor->says_busy < MOST_TRIES;
 }
 
 /* Without channels nothing is left of what was launched. */
@@ -332,6 +348,7 @@ static int64_t govern(struct governor *governor) {
   bool obeyed = governor->gpu.is_in_reach && has_records(governor);
   if (obeyed) {
     settle(governor);
+    try_question(governor);
     set_slices(governor, clock_now_ns());
     sleep_ns = switch_as_due(governor);
     obeyed = is_obeyed(governor);
