@@ -85,13 +85,12 @@ class GroupedCommand(click.Command):
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each group of options in the order in which the first of each was declared; --help ends the last."""
+        """Write each group of options in the order in which the first of each was declared; --help is in the last."""
         groups: dict[str, list[tuple[str, str]]] = {}
-        title = "Options"
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
-                title = getattr(parameter, "group", title)
+                title = getattr(parameter, "group", next(reversed(groups), "Options"))
                 groups.setdefault(title, []).append(record)
         for title, records in groups.items():
             with formatter.section(title):
@@ -251,7 +250,7 @@ def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Fun
 def others_option(group: str) -> Callable[[Function], Function]:
     """Add --others to a verb that acts on containers."""
     return option(
-        "--others", is_flag=True, group=group, help="Act on containers of other users too; root needs no word."
+        "--others", is_flag=True, group=group, help="Act on containers of other users too, as root always does."
     )
 
 

@@ -16,11 +16,11 @@ _FOUND = 1
 @option("--write", is_flag=True, group="Convert", help="Rewrite the files, instead of showing the changes.")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 def convert(files: tuple[Path, ...], write: bool) -> int:
-    """Look for what people write for a share of a GPU in Compose files, and say what each of it does.
+    """Find what people write in Compose files for a share of a GPU, and say what each line does.
 
-    `options: memory:` under a GPU's device, `gpu_memory:`, variables that no library reads: they limit nothing. Printed
-    are the lines, the slices that give such shares, and the changes to the file; comments and order stay. YAML
-    in {} or [] is to be changed by hand.
+    `options: memory:` under a GPU's device, `gpu_memory:`, variables that no library reads: they limit nothing. convert
+    prints the lines, the slices that give such shares, and the changes to the file; comments and order stay. Change
+    YAML in {} or [] by hand.
 
     The exit code is 0 where nothing was found or --write has rewritten all of it, 1 where something is left, and 125
     for a file that cannot be read.

@@ -33,9 +33,9 @@ _GROUP = "Launch"
 )  # fmt: skip
 @host_driver_option("Moves")
 def defrag(mem: str | None, sm: str | None, gpus: str | None, dry_run: bool, output_format: str, driver: str) -> None:
-    """Move what runs to other GPUs so that a launch fits, with the fewest bytes that have to be copied.
+    """Move running programs to other GPUs so that a launch fits, with the fewest bytes to copy.
 
-    What may be moved is moved as by vgpurun move, one after the other. It reserves nothing for the launch.
+    It moves what vgpurun move can move, one after the other. It reserves nothing for the launch.
     """
     from vgpurun.host.checkpoints import Checkpoints
     from vgpurun.suspend.making_room import RoomFor

@@ -57,7 +57,7 @@ def exporter(
 ) -> None:  # fmt: skip
     """Serve what every GPU and every container on it uses, and its limits, as metrics for Prometheus.
 
-    It reads when it is asked, so a container's metrics are there while it runs and no longer. It needs the right to ask
+    It reads at each scrape, so a container has metrics only while it runs. It needs the right to ask
     the Docker Engine and to read the containers' state, as root has. SIGTERM and Ctrl-C end it.
     """
     with needs_extra("metrics"):

@@ -33,7 +33,7 @@ def guard(memory: str | None, compute: str | None, outside: str | None, driver: 
     It sees what NVML sees, and so also programs that the library is not loaded into. A container above its limit is
     frozen (or warned of, or ended), one above its share of time frozen and thawed in turn. Each action is a line on
     stderr, a metric, a row of `vgpurun history --by action`, and a line of /.vgpurun/etc/guard in the container. It
-    takes root. SIGTERM and Ctrl-C end it.
+    needs root. SIGTERM and Ctrl-C end it.
     """
     from vgpurun.console.signals import Ending
     from vgpurun.guard.run import Running
@@ -55,9 +55,9 @@ def guard(memory: str | None, compute: str | None, outside: str | None, driver: 
 @click.command(cls=EngineCommand, name="thaw")
 @click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName(everything=False))
 def thaw(containers: tuple[str, ...]) -> int:
-    """Let containers go on that the guard has frozen, although they are above their limit.
+    """Unfreeze containers that the guard has frozen, although they are above their limit.
 
-    The guard acts on them again when they take 5 % more than they hold now, or have been within their limit. It takes
+    The guard acts on them again when they take 5 % more than they hold now, or have been within their limit. It needs
     root.
     """
     from vgpurun.engine.containers import ContainerEngine, each_of

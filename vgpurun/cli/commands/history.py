@@ -41,8 +41,8 @@ def history(since: str, until: str, by: str, output_format: str | None, plot: Pa
 
     IDLE are the hours in which memory was held and no GPU time used, GIVEN BACK those of suspended containers.
 
-    It is what a running `vgpurun exporter` has seen, to about ten seconds. Hours of containers are added up: two that
-    run side by side for an hour are two hours.
+    `vgpurun exporter` records it, every ten seconds. Hours of containers add up: two that run side by side for an hour
+    are two hours.
     """
     from vgpurun.cli.views.history import show, show_actions
     from vgpurun.inventory import guarded

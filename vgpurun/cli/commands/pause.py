@@ -28,10 +28,10 @@ def _options(function: Callable[..., int]) -> Callable[..., int]:
 @click.command(cls=EngineCommand, name="pause", elsewhere=NO_FORCE)
 @_options
 def pause(containers: tuple[str, ...], gpu_only: bool, others: bool) -> int:
-    """Suspend the processes of containers; with --gpu only their work on the GPU.
+    """Pause the processes of containers; with --gpu only their work on the GPU.
 
-    With --gpu, what has been launched ends, and further launches wait. The programs keep their memory, may take more,
-    and can be ended as ever. Other containers get the GPU's time meanwhile.
+    With --gpu, what has been launched ends, and further launches wait. The programs keep their memory, may take
+    more, and can be stopped as usual. Other containers get the GPU's time meanwhile.
     """
     return _set_paused(containers, gpu_only, others, True)
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def prune(dry_run: bool, driver: str) -> None:
     """Remove the state folders of containers and local processes that are gone, and what is left of slices and waiting.
 
-    Stopped containers keep theirs. Every launch does the same; this verb is for a host where no more
-    comes. By root it also removes what other users have left where programs take turns, and sets limits of the
-    driver's own that could not be lowered when `update` was to.
+    Stopped containers keep theirs. Every launch does the same; this verb is for a host without further launches. For
+    root it also removes what other users have left in the folder of turns, and lowers limits of the driver's own that
+    `update` could not.
     """
     from vgpurun.admission.overdue import end_overdue
     from vgpurun.engine.client import Engine

@@ -40,8 +40,8 @@ def ps(
 ) -> None:
     """List the containers that vgpurun made, and processes of vgpurun local, with what they use of their limits.
 
-    It is memory now, and compute in the last second. Where programs get past the library, memory is what the driver
-    counts. A process has no container's id: -q leaves it out.
+    Memory is that of now, compute that of the last second. Where programs get past the library, memory is what the
+    driver counts. A local process has no id, so -q leaves it out.
 
     A template is text with fields, as docker ps has it: '{{.Names}}\\t{{.Memory}}'. There are {{.FIELD}},
     {{.Label "KEY"}}, {{json .}}, {{json .FIELD}}, {{upper .FIELD}} and {{lower .FIELD}};

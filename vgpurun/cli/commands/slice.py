@@ -42,9 +42,9 @@ _USERS_HELP = "Other users who may use it: names, @groups, or all; with commas."
 def slice_group() -> None:
     """Make and look after slices: named shares of GPUs, each for any number of containers and processes.
 
-    What has joined a slice (`vgpurun --slice NAME IMAGE`, `vgpurun local --slice NAME -- COMMAND`, or a CDI device, see
-    `vgpurun cdi`) uses its memory and its part of the GPU's time together. A slice holds both whether something runs
-    in it or not, also after a reboot. Root makes and changes slices.
+    All that has joined a slice (`vgpurun --slice NAME IMAGE`, `vgpurun local --slice NAME -- COMMAND`, or a CDI device,
+    see `vgpurun cdi`) shares its memory and its part of the GPU's time. A slice keeps both reserved even while nothing
+    runs in it, and after a reboot. Only root makes and changes slices.
     """
 
 

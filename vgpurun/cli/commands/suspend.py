@@ -70,12 +70,12 @@ def suspend(
     others: bool,
     driver: str,
 ) -> int:
-    """Take the GPUs from running programs, and keep what they have there in the host's memory.
+    """Move running programs' GPU memory to the host, and release their GPUs.
 
-    The programs go on; a call of CUDA waits, and asks for the GPUs, which vgpurun guard then gives back. Their
-    reservation is free for others meanwhile. It is all processes or none: what the driver cannot take off the
-    GPUs is left as it is, with the reason. It takes driver 570 or newer. The programs of a container are root's, as a
-    rule: vgpurun guard does it for the user who started it.
+    The programs go on until they call CUDA: the call waits, and vgpurun guard resumes them for it. Meanwhile others may
+    take their reservation. Either all processes are suspended or none: where the driver cannot suspend one, all run on,
+    and a message says why. It needs driver 570 or newer, and root for most containers; vgpurun guard does it for the
+    user who started the container.
     """
     from vgpurun.host.checkpoints import Checkpoints
     from vgpurun.suspend import requests
@@ -117,7 +117,7 @@ def resume(
 ) -> int:
     """Give suspended programs their GPUs back, where there is room for their limits now.
 
-    One that was interrupted on its way out or back is finished.
+    It also finishes a suspension or a resume that was interrupted.
     """
     from vgpurun.host.checkpoints import Checkpoints
     from vgpurun.suspend import requests
@@ -170,11 +170,11 @@ def move(
     others: bool,
     driver: str,
 ) -> int:
-    """Bring running programs onto other GPUs of the same kind, with their limits; they do not start again.
+    """Move running programs to other GPUs of the same kind, with their limits; they are not restarted.
 
-    A number names a GPU here, since it has as many as before. Its memory goes through the host's, as for suspend, and
-    its calls of CUDA wait meanwhile. It is all processes or none, and room on the new GPUs is reserved first. A
-    container or a slice can be moved that was made with --movable.
+    --gpus 1 is the GPU with that index, and not a count. GPU memory goes through the host's, as for suspend, and calls
+    of CUDA wait meanwhile. Either all processes move or none, and room on the new GPUs is reserved first. Containers
+    and slices have to be made with --movable.
     """
     from vgpurun.cli.commands.slice import refresh_cdi
     from vgpurun.host.checkpoints import Checkpoints

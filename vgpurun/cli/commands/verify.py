@@ -67,8 +67,8 @@ def verify(
 ) -> int:
     """Try to pass limits on this host in every way that a program has, and show what holds.
 
-    With IMAGE the trial runs in a container of it (with glibc; nothing else is needed in it), without in a process of
-    the host. Memory is judged by NVML on the host, a share of compute against the same work without a limit. The exit
+    With IMAGE the trial runs in a container of it, which needs glibc and nothing else; without, in a process of the
+    host. It judges memory by NVML on the host, and a share of compute against the same work without a limit. The exit
     code is 1 when a limit does not hold, and when nothing could be tried.
     """
     if hostile and image is None:
