@@ -6,6 +6,7 @@
 #include "bindings.h"
 #include "capture.h"
 #include "device_memory.h"
+#include "pools.h"
 #include "state.h"
 
 #define ROW_ALIGNMENT 2048 /* fits what a card takes for wide and for narrow rows */
@@ -74,7 +75,7 @@ static CUresult create(enum handle_kind kind, void **handle, const CUDA_ARRAY3D_
                        unsigned levels) {
   struct context *context;
   uint64_t bytes;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   if (!handle || !descriptor || levels == 0 || levels > 32)
@@ -86,7 +87,7 @@ static CUresult create(enum handle_kind kind, void **handle, const CUDA_ARRAY3D_
     bytes = 0;
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
-  if (!memory_take(context->device, bytes))
+  if (!pools_take_memory(context->device, bytes))
     return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
   struct array *array = calloc(1, sizeof *array);
   void *new_handle = array ? handle_new(kind, array) : NULL;

@@ -1,19 +1,23 @@
-/* Tiles of sparse arrays and multicast objects, which hold physical memory as handles and mappings do. */
+/* Tiles of sparse arrays and multicast objects hold physical memory, as handles and mappings do. Nothing is transferred
+ * by them. */
 #ifndef SIM_BINDINGS_H
 #define SIM_BINDINGS_H
 
-#include "cuda_api.h"
-#include "handles.h"
+#include "vmm.h"
 
-struct binding;
+struct binding {
+  struct binding *next;
+  struct physical *physical;
+  CUarrayMapInfo place; /* of a tile: what of the array */
+  unsigned device;      /* of a multicast object */
+  size_t offset, size;
+};
+
+/* Adds a copy of the binding to a list, or takes one out; false without memory. */
+bool bind_memory(struct binding **bindings, const struct binding *model);
+void unbind_memory(struct binding **link);
 
 /* Lets go of all. */
 void bindings_end(struct binding **bindings);
-
-/* The tiles of a sparse array; NULL when it is none. arrays.c has it. */
-struct binding **array_tiles(enum handle_kind kind, const void *handle);
-
-/* For cuMemRelease; false when it is no multicast object. */
-bool multicast_release(CUmemGenericAllocationHandle handle);
 
 #endif

@@ -105,6 +105,16 @@ void capture_abandon(struct stream *stream) {
   finish(capture);
 }
 
+static void abandon_if_of(void *object, void *context) {
+  struct stream *stream = object;
+  if (stream->context == context)
+    capture_abandon(stream);
+}
+
+void captures_abandon_of(const struct context *context) {
+  handle_visit(HANDLE_STREAM, abandon_if_of, (void *)context);
+}
+
 CUresult capture_add(struct stream *stream, struct graph_node node) {
   if (stream->capture->invalid)
     return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;

@@ -28,6 +28,7 @@ CUresult capture_end(struct stream *stream, struct graph **graph);
 
 /* A stream of a capture goes away: the capture is spoiled. */
 void capture_abandon(struct stream *stream);
+void captures_abandon_of(const struct context *context);
 
 /* Adds a node to the capture of a capturing stream. */
 CUresult capture_add(struct stream *stream, struct graph_node node);

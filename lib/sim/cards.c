@@ -3,15 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool shares_card(unsigned device) {
-  return device > 0 && is_instance(device) &&
-         sim_config.devices[device].mig_gpu == sim_config.devices[device - 1].mig_gpu;
-}
-
 unsigned card_of(unsigned device) {
   unsigned card = 0;
   for (unsigned i = 1; i <= device; i++)
-    card += !shares_card(i);
+    card += !config_shares_card(i);
   return card;
 }
 

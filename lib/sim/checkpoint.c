@@ -1,12 +1,11 @@
 /* The checkpoint interface as another process calls it: the restore thread of the process does the work. */
-#include "checkpoint.h"
-
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "checkpoint_api.h"
 #include "driver.h"
 #include "futex.h"
 #include "state.h"

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cards.h"
 #include "scalar.h"
 #include "yaml.h"
 
@@ -266,6 +265,11 @@ static const char *choose_file(void) {
   return access(SIM_CONTAINER_CONFIG, F_OK) == 0 ? SIM_CONTAINER_CONFIG : NULL;
 }
 
+bool config_shares_card(unsigned device) {
+  const struct device_config *devices = sim_config.devices;
+  return device > 0 && devices[device].mig_gpu != 0 && devices[device].mig_gpu == devices[device - 1].mig_gpu;
+}
+
 static bool load(void) {
   struct reader reader = {.path = choose_file()};
   set_defaults();
@@ -273,8 +277,10 @@ static bool load(void) {
     return false;
   if (sim_config.device_count == 0)
     set_device_defaults(&sim_config.devices[sim_config.device_count++], 0);
-  for (unsigned i = 0; i < sim_config.device_count; i++)
-    sim_config.devices[i].pci_bus = card_of(i) + 1;
+  for (unsigned i = 0, card = 0; i < sim_config.device_count; i++) {
+    card += !config_shares_card(i);
+    sim_config.devices[i].pci_bus = card;
+  }
   return true;
 }
 

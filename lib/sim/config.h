@@ -56,6 +56,9 @@ extern struct sim_config sim_config;
  * that names the file, the line and what is wrong. */
 bool config_load(void);
 
+/* Whether a device is an instance of the same card as the one before it. */
+bool config_shares_card(unsigned device);
+
 /* The sixteen bytes of a device's UUID. */
 void config_uuid_bytes(const struct device_config *device, unsigned char bytes[16]);
 

@@ -1,7 +1,9 @@
-/* cuCtxSetLimit: stacks take device memory for every thread that can run at a time, at once. Heaps are kept as figures:
- * no kernel runs here that would use them. */
-#include "contexts.h"
+/* Stacks take device memory for every thread that can run at a time, at once. Heaps are kept as figures: no kernel runs
+ * here that would use them. */
+#include "context_limits.h"
+
 #include "device_memory.h"
+#include "pools.h"
 #include "state.h"
 
 #define THREADS_PER_MULTIPROCESSOR 2048
@@ -16,7 +18,7 @@ uint64_t context_stack_bytes(const struct context *context) {
 }
 
 static CUresult enter(CUlimit limit, struct context **context) {
-  CUresult result = driver_enter_context(context);
+  CUresult result = context_enter(context);
   if (result != CUDA_SUCCESS)
     return result;
   return (unsigned)limit < CONTEXT_LIMITS ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
@@ -26,7 +28,7 @@ static CUresult set_stack(struct context *context, uint64_t per_thread) {
   uint64_t before = context_stack_bytes(context), after = stack_bytes(context, per_thread);
   if (per_thread > 512 * KIB)
     return CUDA_ERROR_INVALID_VALUE;
-  if (after > before && !memory_take(context->device, after - before))
+  if (after > before && !pools_take_memory(context->device, after - before))
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (after < before)
     state_release(context->device, before - after);

@@ -2,6 +2,7 @@
 #include "capture.h"
 #include "contexts.h"
 #include "streams.h"
+#include "synchronize.h"
 #include "visible.h"
 
 static CUresult get_device(CUdevice *device, CUcontext handle) {
@@ -36,7 +37,7 @@ CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long *id) {
 
 CUresult CUDAAPI cuCtxGetFlags(unsigned int *flags) {
   struct context *context;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   if (!flags)
@@ -60,7 +61,7 @@ CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned int *version) {
 
 CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest) {
   struct context *context;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   if (least)
@@ -80,7 +81,7 @@ static CUresult synchronize(CUcontext handle) {
     result = capture_check_context_wait(context);
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
-  return driver_leave_and_wait(streams_latest_tail(context));
+  return synchronize_and_leave(streams_latest_tail(context));
 }
 
 CUresult CUDAAPI cuCtxSynchronize(void) {

@@ -8,7 +8,6 @@ struct stream;
 struct block;
 
 #define CONTEXT_LIMITS 3 /* stack, printf, malloc */
-#define DEFAULT_STACK_BYTES 1024
 
 struct context {
   CUcontext handle;
@@ -33,15 +32,12 @@ CUresult context_current(struct context **context);
 /* The context behind a handle; NULL means the current one. */
 CUresult context_find(CUcontext handle, struct context **context);
 
-/* Makes an active context on a device, which costs memory there, or frees all that one holds. */
-CUresult context_activate(struct context *context);
-void context_deactivate(struct context *context);
+/* driver_enter(), and context_current(). */
+CUresult context_enter(struct context **context);
 
-/* Memory that the stacks of kernels take beyond the default. */
-uint64_t context_stack_bytes(const struct context *context);
-
-/* The primary context of a device, created without being active. NULL when there is no memory. */
-struct context *context_primary(unsigned device);
+/* Makes a context the calling thread's, or no longer so if it is that. */
+CUresult context_push(CUcontext handle);
+void context_pop_if(CUcontext handle);
 
 /* A new, inactive context with its handle. NULL when there is no memory. */
 struct context *context_new(unsigned device, unsigned flags);

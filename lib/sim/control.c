@@ -9,6 +9,8 @@
 
 #include "config.h"
 #include "control_answers.h"
+#include "control_records.h"
+#include "control_switches.h"
 #include "driver.h"
 #include "groups.h"
 

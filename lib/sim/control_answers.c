@@ -3,17 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "control_calls.h"
+#include "control_objects.h"
+#include "control_records.h"
+#include "control_switches.h"
 #include "groups.h"
 #include "pieces.h"
-
-/* The row of the device with that handle in a list of a client's; SIM_MAX_DEVICES: none. */
-static unsigned row_of(const _Atomic uint32_t handles[SIM_MAX_DEVICES], uint32_t handle) {
-  unsigned row = 0;
-  while (row < SIM_MAX_DEVICES && (handle == 0 || handles[row] != handle))
-    row++;
-  return row;
-}
 
 /* ---- allocations ------------------------------------------------------------------------------------------------- */
 
@@ -29,7 +23,7 @@ static enum control_status alloc_device(struct state_client *client, const struc
 }
 
 static enum control_status alloc_subdevice(struct state_client *client, const struct control_alloc *call) {
-  unsigned row = row_of(client->devices, call->parent);
+  unsigned row = control_row_of(client->devices, call->parent);
   if (row == SIM_MAX_DEVICES)
     return STATUS_NOT_FOUND;
   if (client->subdevices[row])
@@ -40,7 +34,7 @@ static enum control_status alloc_subdevice(struct state_client *client, const st
 
 static enum control_status alloc_group(uint64_t owner, struct state_client *client, const struct control_alloc *call) {
   struct group_parameters parameters;
-  unsigned device_row = row_of(client->devices, call->parent);
+  unsigned device_row = control_row_of(client->devices, call->parent);
   if (device_row == SIM_MAX_DEVICES)
     return STATUS_NOT_FOUND;
   if (call->size < sizeof parameters || !call->parameters)
@@ -118,8 +112,8 @@ enum control_status answer_free(struct control_client own, const struct control_
   if (records_free(own, call->handle))
     return STATUS_OK;
   groups_visit(own.owner, free_of_group, &removal);
-  unsigned device_row = row_of(client->devices, call->handle);
-  unsigned subdevice_row = row_of(client->subdevices, call->handle);
+  unsigned device_row = control_row_of(client->devices, call->handle);
+  unsigned subdevice_row = control_row_of(client->subdevices, call->handle);
   if (device_row < SIM_MAX_DEVICES)
     client->devices[device_row] = client->subdevices[device_row] = 0;
   if (subdevice_row < SIM_MAX_DEVICES)
@@ -129,22 +123,6 @@ enum control_status answer_free(struct control_client own, const struct control_
 }
 
 /* ---- controls ---------------------------------------------------------------------------------------------------- */
-
-enum control_status control_find_subdevice(struct control_client own, const struct control_control *call,
-                                           unsigned *device_row) {
-  const struct state_client *client = control_client_of(own, call->client);
-  if (!client)
-    return STATUS_INVALID_CLIENT;
-  *device_row = row_of(client->subdevices, call->object);
-  return *device_row < SIM_MAX_DEVICES ? STATUS_OK : STATUS_NOT_FOUND;
-}
-
-enum control_status control_find_group(struct control_client own, const struct control_control *call, unsigned *row) {
-  if (!control_client_of(own, call->client))
-    return STATUS_INVALID_CLIENT;
-  *row = group_find(own.owner, call->object);
-  return *row != GROUP_NONE ? STATUS_OK : STATUS_NOT_FOUND;
-}
 
 struct gid_info {
   uint32_t index, flags, length;

@@ -1,84 +1,11 @@
-/* The control device's answers to a client's allocations, frees and controls, as a card's driver lays them out. */
+/* The control device's answers to a client's allocations, frees and controls. */
 #ifndef SIM_CONTROL_ANSWERS_H
 #define SIM_CONTROL_ANSWERS_H
 
-#include "common.h"
-
-#define CLASS_CLIENT 0x41
-#define CLASS_DEVICE 0x80
-#define CLASS_SUBDEVICE 0x2080
-#define CLASS_GROUP 0xa06c
-#define CLASS_CHANNEL 0xc86f
-#define CLASS_MEMORY 0x90ce
-#define CLASS_EVENT_BUFFER 0x90cd
-
-enum control_status {
-  STATUS_OK = 0,
-  STATUS_INSUFFICIENT_RESOURCES = 0x1a,
-  STATUS_INVALID_ARGUMENT = 0x1f,
-  STATUS_INVALID_CHANNEL = 0x21,
-  STATUS_INVALID_CLASS = 0x22,
-  STATUS_INVALID_CLIENT = 0x23,
-  STATUS_NOT_SUPPORTED = 0x56,
-  STATUS_NOT_FOUND = 0x57,
-  STATUS_BUSY = 0x65,
-};
-
-struct control_alloc {
-  uint32_t client, parent, handle, class;
-  uint64_t parameters, rights;
-  uint32_t size, flags, status;
-};
-
-/* The older form, without rights and flags. */
-struct control_short_alloc {
-  uint32_t client, parent, handle, class;
-  uint64_t parameters;
-  uint32_t size, status;
-};
-
-struct control_free {
-  uint32_t client, parent, handle, status;
-};
-
-struct control_control {
-  uint32_t client, object, command, flags;
-  uint64_t parameters;
-  uint32_t size, status;
-};
-
-struct control_idle {
-  uint32_t client, device, channel, count;
-  uint64_t clients, devices, channels;
-  uint32_t flags, timeout_us, status;
-};
-
-struct control_map {
-  uint32_t client, device, memory, padding;
-  uint64_t offset, length, address;
-  uint32_t status, flags;
-  int32_t file;
-  uint32_t padding2;
-};
-
-struct device_parameters {
-  uint32_t device_row;
-};
-
-struct group_parameters {
-  uint32_t error, ecc_error, copies_of, engine_type; /* copies_of: the group whose copies the engine makes; 0: none */
-};
-
-/* The client to which a descriptor of the device belongs. */
-struct control_client {
-  uint64_t owner; /* state.h */
-  uint32_t handle;
-};
+#include "control_layout.h"
 
 enum control_status answer_alloc(struct control_client own, const struct control_alloc *call);
 enum control_status answer_free(struct control_client own, const struct control_free *call);
 enum control_status answer_control(struct control_client own, const struct control_control *call);
-enum control_status answer_map(struct control_client own, const struct control_map *call);
-enum control_status answer_idle(struct control_client own, const struct control_idle *call);
 
 #endif

@@ -3,6 +3,8 @@
  * memory that the process maps, bound to a device. A flush brings all records there that there are. Only the process
  * that made a buffer can use it.
  */
+#include "control_records.h"
+
 #include <fcntl.h>
 #include <linux/memfd.h>
 #include <string.h>
@@ -10,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "control_calls.h"
+#include "control_objects.h"
 #include "groups.h"
 #include "timeline.h"
 

@@ -1,8 +1,9 @@
-/* Controls of channels and their groups: off and on, busy or idle, time slices, preemption. */
+#include "control_switches.h"
+
 #include <string.h>
 
 #include "config.h"
-#include "control_calls.h"
+#include "control_objects.h"
 #include "groups.h"
 #include "timeline.h"
 

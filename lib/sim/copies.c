@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "capture.h"
+#include "stream_work.h"
+#include "synchronize.h"
 #include "transfers.h"
 #include "visible.h"
 
@@ -56,7 +58,7 @@ static CUresult run(struct copy copy, CUstream handle, bool wait, enum default_s
   result = transfer_queue(stream, CU_GRAPH_NODE_TYPE_MEMCPY, duration_ns(stream, &copy), &end_ns);
   if (end_ns)
     move(&copy);
-  return wait && result == CUDA_SUCCESS ? driver_leave_and_wait(end_ns) : driver_leave(result);
+  return wait && result == CUDA_SUCCESS ? synchronize_and_leave(end_ns) : driver_leave(result);
 }
 
 static CUresult cuMemcpyHtoD_v2_on(CUdeviceptr to, const void *from, size_t size, enum default_stream default_stream) {

@@ -3,16 +3,12 @@
 #include <stdlib.h>
 
 #include "blocks.h"
+#include "contexts.h"
 #include "graph_memory.h"
+#include "limits.h"
 #include "pools.h"
 #include "shared_memory.h"
 #include "state.h"
-
-bool memory_take(unsigned device, uint64_t bytes) {
-  if (state_reserve(device, bytes))
-    return true;
-  return pools_trim_device(device) && state_reserve(device, bytes);
-}
 
 static struct block **blocks_of(struct context *context, struct pool *pool) {
   return pool ? &pool->blocks : &context->blocks;
@@ -21,7 +17,7 @@ static struct block **blocks_of(struct context *context, struct pool *pool) {
 /* A pool has paid already; what a context owns is charged here. */
 static struct region *new_region(enum region_kind kind, struct context *context, struct pool *pool, size_t size) {
   uint64_t charge = pool ? 0 : round_up(size, DEVICE_PAGE);
-  if (charge && !memory_take(context->device, charge))
+  if (charge && !pools_take_memory(context->device, charge))
     return NULL;
   struct region *region = region_new(kind, size, KEEP_IF_SMALL, false);
   if (!region) {

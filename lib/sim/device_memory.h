@@ -2,10 +2,8 @@
 #ifndef SIM_DEVICE_MEMORY_H
 #define SIM_DEVICE_MEMORY_H
 
+#include "cuda_api.h"
 #include "regions.h"
-
-/* Takes memory of a device; pools first give back what they do not use. */
-bool memory_take(unsigned device, uint64_t bytes);
 
 /* An allocation in device memory: its own 2 MiB pages above 1 MiB, else a share of a block. The owner of the
  * blocks and of the region is a context or, when pool is not NULL, the pool, which has paid for the memory. */

@@ -9,7 +9,10 @@
 #include "cuda_api.h"
 #include "handles.h"
 
-struct context;
+/* How far this process has got; a forked child of a process that was ready cannot use CUDA at all. */
+enum driver_stage { DRIVER_NOT_READY, DRIVER_READY, DRIVER_FORKED };
+enum driver_stage driver_stage(void);
+void driver_set_ready(void);
 
 /* CUDA_ERROR_NOT_INITIALIZED without cuInit, and in a forked child. Takes no lock. */
 CUresult driver_check_ready(void);
@@ -20,17 +23,22 @@ CUresult driver_open_state(void);
 /* Opens the state for a call that works without cuInit and changes what devices do: the process gets a slot. */
 bool driver_join_state(void);
 
+/* The same, for a caller with the lock, once the configuration is loaded. */
+bool driver_join(void);
+
 /* Takes the lock; CUDA_ERROR_NOT_INITIALIZED without cuInit, and in a forked child. Waits while another process has
  * locked this one. */
 CUresult driver_enter(void);
 
-/* The same, and finds the calling thread's current context. */
-CUresult driver_enter_context(struct context **context);
-
 /* Lets go of the lock and hands back the result. */
 CUresult driver_leave(CUresult result);
 
-/* Lets go, waits for a moment on the device, and comes back in to give unused pool memory back. */
-CUresult driver_leave_and_wait(uint64_t until_ns);
+/* The lock for those that do not wait while calls are kept out: cuInit, and the thread that keeps them out. */
+void driver_lock_anyway(void);
+void driver_unlock(void);
+
+/* With the lock: from now on driver_enter() waits, or does not any more. */
+void driver_keep_out(void);
+void driver_let_in(void);
 
 #endif

@@ -2,7 +2,10 @@
 #ifndef SIM_EVENTS_H
 #define SIM_EVENTS_H
 
-#include "contexts.h"
+#include "cuda_api.h"
+#include "handles.h"
+
+struct context;
 
 struct event {
   CUevent handle;
@@ -16,6 +19,8 @@ struct event {
 };
 
 void event_record_at(struct event *event, uint64_t time_ns);
+void event_delete(struct event *event);
+
 /* Events that have completed keep their times from then on. */
 void events_find_times(void);
 

@@ -3,6 +3,7 @@
 
 #include "capture.h"
 #include "managed.h"
+#include "stream_work.h"
 #include "transfers.h"
 
 struct fill {

@@ -3,9 +3,9 @@
 
 #include "capture.h"
 #include "events.h"
-#include "graph_memory.h"
+#include "graph_runs.h"
 #include "launch.h"
-#include "streams.h"
+#include "stream_work.h"
 
 #define MAX_EVENTS 512 /* of a graph: each ends a piece of the queue */
 

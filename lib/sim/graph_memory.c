@@ -1,6 +1,8 @@
 #include "graph_memory.h"
 
-#include "device_memory.h"
+#include "config.h"
+#include "driver.h"
+#include "pools.h"
 #include "state.h"
 #include "visible.h"
 
@@ -11,26 +13,8 @@ static struct graph_memory {
 
 #define STEP_BYTES (32 * MIB)
 
-static uint64_t size_of(const struct region *region) {
+uint64_t graph_memory_size(const struct region *region) {
   return round_up(region->size, DEVICE_PAGE);
-}
-
-static bool allocates(const struct graph *graph, const struct region *region) {
-  for (size_t i = 0; i < graph->count; i++)
-    if (graph->nodes[i]->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && graph->nodes[i]->memory == region)
-      return true;
-  return false;
-}
-
-struct region *graph_memory_for(const struct graph *graph, unsigned device, size_t size) {
-  const struct graph_node *last = graph->count ? graph->nodes[graph->count - 1] : NULL;
-  if (last && last->type == CU_GRAPH_NODE_TYPE_MEM_FREE && last->memory->device == device &&
-      last->memory->size == size && allocates(graph, last->memory))
-    return last->memory;
-  struct region *region = region_new(REGION_GRAPH, size, KEEP_IF_SMALL, false);
-  if (region)
-    region->device = device;
-  return region;
 }
 
 void graph_memory_hold(struct region *region) {
@@ -42,65 +26,35 @@ void graph_memory_let_go(struct region *region) {
     region_delete(region);
 }
 
-static void set_live(struct region *region, bool live) {
+void graph_memory_set_live(struct region *region, bool live) {
   struct graph_memory *memory = &of_device[region->device];
   if (region->live == live)
     return;
   region->live = live;
-  memory->live_bytes += live ? size_of(region) : -size_of(region);
+  memory->live_bytes += live ? graph_memory_size(region) : -graph_memory_size(region);
   memory->live_high_bytes = max_u64(memory->live_high_bytes, memory->live_bytes);
 }
 
+uint64_t graph_memory_live_bytes(unsigned device) {
+  return of_device[device].live_bytes;
+}
+
+bool graph_memory_grow(unsigned device, uint64_t peak_bytes) {
+  struct graph_memory *memory = &of_device[device];
+  uint64_t peak = round_up(peak_bytes, STEP_BYTES);
+  if (peak <= memory->reserved_bytes)
+    return true;
+  if (!pools_take_memory(device, peak - memory->reserved_bytes))
+    return false;
+  memory->reserved_bytes = peak;
+  memory->reserved_high_bytes = max_u64(memory->reserved_high_bytes, peak);
+  return true;
+}
+
 void graph_memory_free(struct region *region) {
-  set_live(region, false);
+  graph_memory_set_live(region, false);
   if (region->holders == 0)
     region_delete(region);
-}
-
-/* Per device: the nodes of a graph may allocate on several. */
-static uint64_t peak_bytes(const struct graph *graph, unsigned device) {
-  uint64_t now = of_device[device].live_bytes, peak = now;
-  for (size_t i = 0; i < graph->count; i++) {
-    const struct graph_node *node = graph->nodes[i];
-    if (!node->memory || node->memory->device != device)
-      continue;
-    now += node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? size_of(node->memory) : -size_of(node->memory);
-    peak = max_u64(peak, now);
-  }
-  return round_up(peak, STEP_BYTES);
-}
-
-CUresult graph_memory_prepare(const struct graph *graph) {
-  for (unsigned device = 0; graph->memory_nodes && device < sim_config.device_count; device++) {
-    struct graph_memory *memory = &of_device[device];
-    uint64_t peak = peak_bytes(graph, device);
-    if (peak <= memory->reserved_bytes)
-      continue;
-    if (!memory_take(device, peak - memory->reserved_bytes))
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    memory->reserved_bytes = peak;
-    memory->reserved_high_bytes = max_u64(memory->reserved_high_bytes, peak);
-  }
-  return CUDA_SUCCESS;
-}
-
-void graph_memory_run(const struct graph *graph) {
-  for (size_t i = 0; i < graph->count; i++)
-    if (graph->nodes[i]->memory)
-      set_live(graph->nodes[i]->memory, graph->nodes[i]->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC);
-}
-
-bool graph_memory_is_left(const struct graph *graph) {
-  for (size_t i = 0; i < graph->count; i++)
-    if (graph->nodes[i]->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && graph->nodes[i]->memory->live)
-      return true;
-  return false;
-}
-
-void graph_memory_free_left(const struct graph *graph) {
-  for (size_t i = 0; i < graph->count; i++)
-    if (graph->nodes[i]->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-      set_live(graph->nodes[i]->memory, false);
 }
 
 static void trim(unsigned device) {

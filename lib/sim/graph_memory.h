@@ -6,25 +6,21 @@
 #ifndef SIM_GRAPH_MEMORY_H
 #define SIM_GRAPH_MEMORY_H
 
-#include "graphs.h"
 #include "regions.h"
 
-/* A region for the next node of a graph that allocates; NULL when there is none. It is the one that the node before has
- * freed, if the graph has allocated that in the same size: as on a card, allocations that follow each other have the
- * same address. It goes when nobody holds it and it is not live. */
-struct region *graph_memory_for(const struct graph *graph, unsigned device, size_t size);
+/* A region goes when no node holds it and it is not live. */
 void graph_memory_hold(struct region *region);
 void graph_memory_let_go(struct region *region);
 
-/* A graph's peak need, if it is the only one. */
-CUresult graph_memory_prepare(const struct graph *graph);
+/* Whether there is memory behind it. */
+void graph_memory_set_live(struct region *region, bool live);
 
-/* The graph has run: what it allocates and does not free is live, what it frees is not. */
-void graph_memory_run(const struct graph *graph);
+/* What a region takes of its device's graph memory, and how much of that is live. */
+uint64_t graph_memory_size(const struct region *region);
+uint64_t graph_memory_live_bytes(unsigned device);
 
-/* A graph that runs again gives back what it left the last time, or else may not run. */
-void graph_memory_free_left(const struct graph *graph);
-bool graph_memory_is_left(const struct graph *graph);
+/* Grows it to so much at least; false when the device has not that much. */
+bool graph_memory_grow(unsigned device, uint64_t peak_bytes);
 
 /* Freed by the program. */
 void graph_memory_free(struct region *region);

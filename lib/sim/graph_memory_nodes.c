@@ -1,5 +1,6 @@
 /* Nodes that allocate and free, added to a graph by hand. */
 #include "graph_memory.h"
+#include "graph_runs.h"
 #include "visible.h"
 
 static CUresult enter_graph(CUgraph handle, const void *argument, struct graph **graph) {

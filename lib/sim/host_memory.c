@@ -6,7 +6,7 @@
 #define REGISTRATION_FLAGS 0xfu
 
 static CUresult enter(const void *argument, struct context **context) {
-  CUresult result = driver_enter_context(context);
+  CUresult result = context_enter(context);
   if (result != CUDA_SUCCESS)
     return result;
   result = argument ? capture_check_unsafe_call() : CUDA_ERROR_INVALID_VALUE;
@@ -83,7 +83,7 @@ CUresult CUDAAPI cuMemHostUnregister(void *address) {
 
 static CUresult enter_host(const void *output, void *address, const struct region **region) {
   struct context *context;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   *region = region_find((uintptr_t)address);

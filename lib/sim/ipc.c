@@ -8,7 +8,7 @@
 CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
   struct context *context;
   struct allocation allocation;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   if (!handle || !memory_find(address, &allocation) || allocation.region->kind != REGION_DEVICE ||
@@ -42,7 +42,7 @@ static CUresult open_shared(uint64_t id, CUdeviceptr *address) {
 CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags) {
   struct context *context;
   uint64_t id;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   memcpy(&id, &handle, sizeof id);
@@ -57,7 +57,7 @@ CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle hand
 
 CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address) {
   struct context *context;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   struct region *region = region_find(address);

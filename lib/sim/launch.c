@@ -3,6 +3,7 @@
 #include "capture.h"
 #include "modules.h"
 #include "spins.h"
+#include "stream_work.h"
 #include "times.h"
 
 #define MAX_THREADS_PER_BLOCK 1024

@@ -98,6 +98,22 @@ bool limits_of_caller(unsigned device, struct memory_limits *limits) {
   return limits_exist() && limits_find(device, holding(device, state_own_cgroups()), limits);
 }
 
+bool limits_reserve(unsigned device, uint64_t bytes) {
+  uint64_t total = sim_config.devices[device].memory_bytes;
+  state_lock();
+  uint64_t used = state_used_bytes(device);
+  struct memory_limits limits;
+  bool fits = used <= total && bytes <= total - used;
+  if (fits && limits_of_caller(device, &limits))
+    fits = limits.used_bytes <= limits.hard_bytes && bytes <= limits.hard_bytes - limits.used_bytes;
+  if (fits) {
+    atomic_fetch_add(&state_own(device)->used_bytes, bytes);
+    state_device(device)->peak_bytes = max_u64(state_device(device)->peak_bytes, used + bytes);
+  }
+  state_unlock();
+  return fits;
+}
+
 struct memory_view limits_view(unsigned device) {
   struct memory_limits limits;
   uint64_t total = sim_config.devices[device].memory_bytes;

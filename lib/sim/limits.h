@@ -24,6 +24,10 @@ bool limits_set(unsigned device, uint64_t cgroup, struct memory_limits limits);
 /* The limits that hold the calling process. The caller has the state's lock, or may be wrong by a moment. */
 bool limits_of_caller(unsigned device, struct memory_limits *limits);
 
+/* Takes memory of a device for this process; false, and nothing is taken, when the device has not that much or a limit
+ * is in the way. state_release() gives it back. */
+bool limits_reserve(unsigned device, uint64_t bytes);
+
 /* Memory of a device as the calling process sees it. */
 struct memory_view {
   uint64_t total_bytes, free_bytes;

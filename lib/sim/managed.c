@@ -4,6 +4,7 @@
 
 #include "capture.h"
 #include "device_memory.h"
+#include "pools.h"
 
 static struct region *managed_region(uintptr_t address) {
   struct region *region = region_find(address);
@@ -13,7 +14,8 @@ static struct region *managed_region(uintptr_t address) {
 /* Where the device is full, the card would make room by moving other managed memory out. */
 void managed_touch(uintptr_t address, unsigned device) {
   struct region *region = managed_region(address);
-  if (!region || region->stays_on_host || region->charged || !memory_take(device, round_up(region->size, DEVICE_PAGE)))
+  if (!region || region->stays_on_host || region->charged ||
+      !pools_take_memory(device, round_up(region->size, DEVICE_PAGE)))
     return;
   region->device = device;
   region->charged = round_up(region->size, DEVICE_PAGE);

@@ -4,12 +4,13 @@
 #include "capture.h"
 #include "device_memory.h"
 #include "limits.h"
+#include "pools.h"
 #include "state.h"
 
 #define PITCH_ALIGNMENT 512
 
 static CUresult enter_allocation(const void *output, struct context **context) {
-  CUresult result = driver_enter_context(context);
+  CUresult result = context_enter(context);
   if (result != CUDA_SUCCESS)
     return result;
   result = output ? capture_check_unsafe_call() : CUDA_ERROR_INVALID_VALUE;
@@ -79,7 +80,7 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned i
 CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address) {
   struct context *context;
   struct allocation allocation;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   if (address == 0)
@@ -95,7 +96,7 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address) {
 
 CUresult CUDAAPI cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
   struct context *context;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   if (!free_bytes || !total_bytes)
@@ -109,7 +110,7 @@ CUresult CUDAAPI cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
 CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr address) {
   struct context *context;
   struct allocation allocation;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   if (!memory_find(address, &allocation))
@@ -135,7 +136,7 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *address, unsigned int size) {
   if (size == 0)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   uint64_t charge = round_up(size, DEVICE_PAGE);
-  if (!memory_take(context->device, charge))
+  if (!pools_take_memory(context->device, charge))
     return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
   struct region *region = region_new(REGION_DEVICE, size, KEEP_IF_SMALL, true);
   if (!region) {

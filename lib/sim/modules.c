@@ -7,6 +7,7 @@
 #include "capture.h"
 #include "device_memory.h"
 #include "images.h"
+#include "pools.h"
 #include "state.h"
 
 /* A module belongs to a context, a library (context NULL) to the process. */
@@ -29,7 +30,7 @@ static uint64_t charge_of(const struct context *context, uint64_t global_bytes) 
 static CUresult new_module(enum handle_kind kind, const struct context *context, const struct module *library,
                            uint64_t global_bytes, void **handle) {
   uint64_t charge = charge_of(context, global_bytes);
-  if (charge && !memory_take(context->device, charge))
+  if (charge && !pools_take_memory(context->device, charge))
     return CUDA_ERROR_OUT_OF_MEMORY;
   struct module *module = calloc(1, sizeof *module);
   if (module)
@@ -125,7 +126,7 @@ static CUresult get_kernel(enum handle_kind kind, const struct module *owner, co
 static CUresult load_module(CUmodule *module, const void *image) {
   struct context *context;
   void *handle;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   if (!module || !image)
@@ -269,7 +270,7 @@ static void look_for_module(void *object, void *argument) {
 
 CUresult CUDAAPI cuLibraryGetModule(CUmodule *module, CUlibrary handle) {
   struct context *context;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   const struct module *library = handle_object(HANDLE_LIBRARY, handle);
@@ -289,7 +290,7 @@ CUresult CUDAAPI cuLibraryGetModule(CUmodule *module, CUlibrary handle) {
 /* A kernel of a library serves as a function in every context: the handle is the same. */
 CUresult CUDAAPI cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
   struct context *context;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   if (!function)

@@ -1,5 +1,5 @@
 /* --query-gpu and --query-compute-apps: lists of fields, as CSV. */
-#include "nvidia_smi.h"
+#include "nvidia_smi_report.h"
 
 #include <stdio.h>
 #include <string.h>

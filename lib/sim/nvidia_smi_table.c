@@ -1,5 +1,5 @@
 /* The table that nvidia-smi prints without options. */
-#include "nvidia_smi.h"
+#include "nvidia_smi_report.h"
 
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 /* -q -x: the elements that programs read, named as by the real one. */
-#include "nvidia_smi.h"
+#include "nvidia_smi_report.h"
 
 #include <stdio.h>
 

@@ -4,24 +4,10 @@
 
 #include "cards.h"
 #include "limits.h"
-#include "nvml_api.h"
+#include "nvml_faults.h"
+#include "nvml_handles.h"
 #include "pci.h"
 #include "state.h"
-
-nvmlDevice_t nvml_handle(unsigned device) {
-  return (nvmlDevice_t)&sim_config.devices[device];
-}
-
-nvmlReturn_t nvml_device(nvmlDevice_t handle, unsigned *device) {
-  unsigned card;
-  nvmlReturn_t result = nvml_ready();
-  if (result != NVML_SUCCESS)
-    return result;
-  for (*device = 0; *device < sim_config.device_count; (*device)++)
-    if (nvml_handle(*device) == handle)
-      return nvml_is_lost(*device) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
-  return nvml_is_parent(handle, &card) ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
-}
 
 /* The card of a handle, and the first device on it unless the handle is that of another. */
 static nvmlReturn_t find_card(nvmlDevice_t handle, unsigned *card, unsigned *device) {
@@ -60,7 +46,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetCount(unsigned int *count) {
 
 /* The handle of a card that is there. */
 static nvmlReturn_t find_handle(unsigned card, nvmlDevice_t *handle) {
-  if (nvml_is_lost(card_first(card)))
+  if (fault_is_lost(card_first(card)))
     return NVML_ERROR_GPU_IS_LOST;
   *handle = nvml_card_handle(card);
   return NVML_SUCCESS;
@@ -86,7 +72,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *h
   if (!uuid || !handle)
     return NVML_ERROR_INVALID_ARGUMENT;
   for (unsigned device = 0; device < sim_config.device_count; device++) {
-    if (nvml_is_lost(device))
+    if (fault_is_lost(device))
       return NVML_ERROR_GPU_IS_LOST; /* nvml.h: "if any GPU has fallen off the bus": the search does not pass it */
     if (strcasecmp(sim_config.devices[device].uuid, uuid) == 0) {
       *handle = nvml_handle(device);

@@ -8,7 +8,7 @@
 #include "cards.h"
 #include "cgroups.h"
 #include "limits.h"
-#include "nvml_api.h"
+#include "nvml_handles.h"
 #include "state.h"
 
 #ifndef NVML_DEVICE_MEMORY_LIMIT_MAX /* nvml.h before CUDA 13.4 */

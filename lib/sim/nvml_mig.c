@@ -2,24 +2,9 @@
 #include <stddef.h>
 
 #include "cards.h"
-#include "nvml_api.h"
+#include "nvml_handles.h"
 
 #define FIRST_GPU_INSTANCE 7 /* as on a card that is cut into its smallest instances */
-
-static char parents[SIM_MAX_DEVICES];
-
-nvmlDevice_t nvml_card_handle(unsigned card) {
-  return card_is_mig(card) ? (nvmlDevice_t)&parents[card] : nvml_handle(card_first(card));
-}
-
-bool nvml_is_parent(nvmlDevice_t handle, unsigned *card) {
-  for (unsigned each = 0; each < card_count(); each++)
-    if (card_is_mig(each) && handle == nvml_card_handle(each)) {
-      *card = each;
-      return true;
-    }
-  return false;
-}
 
 /* A handle's target: a card in MIG mode, or else a device on a card. */
 struct place {

@@ -2,7 +2,7 @@
 #ifndef SIM_NVML_PROCESSES_H
 #define SIM_NVML_PROCESSES_H
 
-#include "nvml_api.h"
+#include "nvml_handles.h"
 #include "state.h"
 
 struct processes {

@@ -1,5 +1,5 @@
 /* Questions that programs ask every card and that are not simulated: "not supported", never an invented number. */
-#include "nvml_api.h"
+#include "nvml_handles.h"
 
 #define NOT_SUPPORTED(name, ...)                                                                                       \
   nvmlReturn_t DECLDIR name(nvmlDevice_t handle, __VA_ARGS__) {                                                        \

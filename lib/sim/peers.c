@@ -17,7 +17,7 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int *can_access, CUdevice ordinal, CUdevi
 
 CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
   struct context *context, *other;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   if (flags != 0)

@@ -1,4 +1,5 @@
 /* Queries of a pointer. */
+#include "contexts.h"
 #include "device_memory.h"
 #include "pools.h"
 #include "visible.h"
@@ -77,7 +78,7 @@ static CUresult answer(const struct pointee *pointee, CUpointer_attribute attrib
 CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address) {
   struct context *context;
   struct pointee pointee;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   if (!data || !look_up(address, &pointee))

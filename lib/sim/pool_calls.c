@@ -1,8 +1,10 @@
 /* The calls that allocate from pools, and that manage pools. */
 #include "capture.h"
+#include "device_memory.h"
 #include "graph_memory.h"
-#include "pools.h"
-#include "streams.h"
+#include "graph_runs.h"
+#include "pool_memory.h"
+#include "stream_work.h"
 #include "visible.h"
 
 static CUmemoryPool current_pools[SIM_MAX_DEVICES]; /* NULL: the default pool */

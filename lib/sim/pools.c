@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "limits.h"
 #include "state.h"
 
 #define STEP_BYTES (32 * MIB)
@@ -9,11 +10,6 @@
 
 static struct pool *default_pools[SIM_MAX_DEVICES];
 static bool something_to_give_back;
-
-/* The bytes that an allocation takes from its pool. */
-static uint64_t pool_size(size_t size) {
-  return round_up(size, ROUNDING);
-}
 
 struct pool *pool_new(unsigned device) {
   struct pool *pool = calloc(1, sizeof *pool);
@@ -49,8 +45,44 @@ void pool_destroy(struct pool *pool) {
     delete_pool(pool);
 }
 
+bool pools_take_memory(unsigned device, uint64_t bytes) {
+  return limits_reserve(device, bytes) || (pools_trim_device(device) && limits_reserve(device, bytes));
+}
+
+/* The bytes that an allocation takes from its pool. */
+static uint64_t rounded(size_t size) {
+  return round_up(size, ROUNDING);
+}
+
+static bool try_reserve(struct pool *pool, uint64_t target) {
+  if (!limits_reserve(pool->device, target - pool->reserved_bytes))
+    return false;
+  pool->reserved_bytes = target;
+  return true;
+}
+
+bool pool_reserve(struct pool *pool, size_t size) {
+  uint64_t needed = pool->used_bytes + rounded(size);
+  uint64_t target = round_up(needed, STEP_BYTES);
+  something_to_give_back = true;
+  if (needed <= pool->reserved_bytes)
+    return true;
+  if (pool->maximum_bytes && target > pool->maximum_bytes)
+    return false;
+  if (try_reserve(pool, target))
+    return true;
+  pools_trim_device(pool->device); /* this pool too */
+  return try_reserve(pool, target);
+}
+
+void pool_use(struct pool *pool, size_t size) {
+  pool->used_bytes += rounded(size);
+  pool->used_high_bytes = max_u64(pool->used_high_bytes, pool->used_bytes);
+  pool->reserved_high_bytes = max_u64(pool->reserved_high_bytes, pool->reserved_bytes);
+}
+
 void pool_return(struct pool *pool, size_t size) {
-  pool->used_bytes -= pool_size(size);
+  pool->used_bytes -= rounded(size);
   something_to_give_back = true;
   if (pool->destroyed && pool->used_bytes == 0)
     delete_pool(pool);
@@ -96,54 +128,9 @@ bool pools_trim_device(unsigned device) {
   return trimming.any;
 }
 
-static void empty_of_device(void *object, void *device) {
-  struct pool *pool = object;
-  if (pool->device != *(unsigned *)device)
-    return;
-  memory_delete_of_pool(pool);
+void pool_empty(struct pool *pool) {
   pool->used_bytes = 0;
   pool_trim(pool, 0);
   if (pool->destroyed)
     delete_pool(pool);
-}
-
-void pools_empty_device(unsigned device) {
-  handle_visit(HANDLE_POOL, empty_of_device, &device);
-}
-
-static bool try_reserve(struct pool *pool, uint64_t target) {
-  if (!state_reserve(pool->device, target - pool->reserved_bytes))
-    return false;
-  pool->reserved_bytes = target;
-  return true;
-}
-
-static CUresult reserve(struct pool *pool, uint64_t size) {
-  uint64_t needed = pool->used_bytes + size;
-  uint64_t target = round_up(needed, STEP_BYTES);
-  if (needed <= pool->reserved_bytes)
-    return CUDA_SUCCESS;
-  if (pool->maximum_bytes && target > pool->maximum_bytes)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  if (try_reserve(pool, target))
-    return CUDA_SUCCESS;
-  pools_trim_device(pool->device); /* this pool too */
-  return try_reserve(pool, target) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult pool_allocate(struct pool *pool, struct context *context, size_t size, CUdeviceptr *address) {
-  uintptr_t base;
-  if (size > sim_config.devices[pool->device].memory_bytes)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  something_to_give_back = true;
-  CUresult result = reserve(pool, pool_size(size));
-  if (result == CUDA_SUCCESS)
-    result = memory_allocate(context, pool, size, &base);
-  if (result != CUDA_SUCCESS)
-    return result;
-  pool->used_bytes += pool_size(size);
-  pool->used_high_bytes = max_u64(pool->used_high_bytes, pool->used_bytes);
-  pool->reserved_high_bytes = max_u64(pool->reserved_high_bytes, pool->reserved_bytes);
-  *address = base;
-  return CUDA_SUCCESS;
 }

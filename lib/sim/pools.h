@@ -3,7 +3,10 @@
 #ifndef SIM_POOLS_H
 #define SIM_POOLS_H
 
-#include "device_memory.h"
+#include "cuda_api.h"
+#include "handles.h"
+
+struct block;
 
 struct pool {
   CUmemoryPool handle;
@@ -25,21 +28,26 @@ struct pool *pool_default(unsigned device);
 /* Destroys a pool, or lets it live until the last of its memory is given back. */
 void pool_destroy(struct pool *pool);
 
-CUresult pool_allocate(struct pool *pool, struct context *context, size_t size, CUdeviceptr *address);
+/* Sees to it that an allocation of this size fits into what a pool has reserved; false when that cannot be. */
+bool pool_reserve(struct pool *pool, size_t size);
 
-/* Accounts for memory of a pool that is given back. */
+/* Accounts for memory of a pool that is handed out, or given back. */
+void pool_use(struct pool *pool, size_t size);
 void pool_return(struct pool *pool, size_t size);
+
+/* All that it has handed out is gone. */
+void pool_empty(struct pool *pool);
 
 /* Gives back what is reserved but not used, down to a size. Returns whether that was anything. */
 bool pool_trim(struct pool *pool, uint64_t keep_bytes);
+
+/* Takes memory of a device for this process; pools first give back what they do not use. */
+bool pools_take_memory(unsigned device, uint64_t bytes);
 
 /* At a synchronisation. */
 void pools_give_back_unused(void);
 
 /* When the device is full: all that this process's pools do not use. Returns whether that was anything. */
 bool pools_trim_device(unsigned device);
-
-/* With the last context of a device its pools lose all their memory. */
-void pools_empty_device(unsigned device);
 
 #endif

@@ -1,6 +1,7 @@
-/* Primary contexts: one per device and process, counted. */
+#include "primary.h"
+
 #include "capture.h"
-#include "contexts.h"
+#include "context_lives.h"
 #include "visible.h"
 
 static struct context *primaries[SIM_MAX_DEVICES];

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "config.h"
+
 /* All regions: a tree by address, and a list to walk. */
 struct listed {
   struct region region; /* first: a region is its entry */

@@ -2,7 +2,7 @@
 #ifndef SIM_REGIONS_H
 #define SIM_REGIONS_H
 
-#include "contexts.h"
+#include "common.h"
 
 #define DEVICE_PAGE (2 * MIB) /* the step in which a device gives memory */
 
@@ -17,6 +17,8 @@ enum region_kind {
   REGION_IMPORTED,    /* another process's memory */
 };
 
+struct block;
+struct context;
 struct pool;
 struct mapping;
 

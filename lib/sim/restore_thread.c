@@ -1,12 +1,15 @@
 #include "restore_thread.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "checkpoint.h"
+#include "checkpoint_api.h"
+#include "driver.h"
 #include "futex.h"
+#include "limits.h"
 #include "regions.h"
 #include "remap.h"
 #include "state.h"
@@ -17,26 +20,13 @@
 #define POLL_INTERVAL_NS NS_PER_MS
 #define PAGE 4096
 
-static pthread_mutex_t *lock; /* the driver's */
-static pthread_cond_t unlocked = PTHREAD_COND_INITIALIZER;
-static bool is_locked;
 static bool restore_is_broken;
-
-void restore_thread_wait_until_unlocked(pthread_mutex_t *driver_lock) {
-  while (is_locked)
-    pthread_cond_wait(&unlocked, driver_lock);
-}
-
-static void let_go(void) {
-  is_locked = false;
-  pthread_cond_broadcast(&unlocked);
-}
 
 /* Other threads may come in meanwhile: those that have waited for the device, and cuInit. */
 static void sleep_without_lock(uint64_t until_ns) {
-  pthread_mutex_unlock(lock);
+  driver_unlock();
   clock_wait_until(until_ns);
-  pthread_mutex_lock(lock);
+  driver_lock_anyway();
 }
 
 /* ---- lock -------------------------------------------------------------------------------------------------------- */
@@ -49,7 +39,7 @@ static void look_for_work(void *object, void *found) {
 /* No new work begins, and what has begun ends. */
 static CUresult lock_process(struct state_checkpoint *checkpoint) {
   uint64_t give_up_ns = checkpoint->timeout_ms ? clock_ns() + checkpoint->timeout_ms * NS_PER_MS : UINT64_MAX;
-  is_locked = true;
+  driver_keep_out();
   for (;;) {
     uint64_t now_ns = clock_ns();
     bool works = false;
@@ -57,7 +47,7 @@ static CUresult lock_process(struct state_checkpoint *checkpoint) {
     if (!works)
       return CUDA_SUCCESS;
     if (now_ns >= give_up_ns) {
-      let_go();
+      driver_let_in();
       return CUDA_ERROR_NOT_READY;
     }
     sleep_without_lock(now_ns + POLL_INTERVAL_NS);
@@ -191,7 +181,7 @@ static void give_back(unsigned devices) {
 
 static bool take_all(void) {
   for (unsigned device = 0; device < sim_config.device_count; device++)
-    if (!state_reserve(device, atomic_load(&state_own(device)->checkpointed_bytes))) {
+    if (!limits_reserve(device, atomic_load(&state_own(device)->checkpointed_bytes))) {
       give_back(device);
       return false;
     }
@@ -238,7 +228,7 @@ static CUresult serve(struct state_checkpoint *checkpoint, enum checkpoint_reque
   case CHECKPOINT_RESTORE:
     return restore(checkpoint);
   default:
-    let_go();
+    driver_let_in();
     return CUDA_SUCCESS;
   }
 }
@@ -254,13 +244,13 @@ static void *work(void *argument) {
       futex_wait(&checkpoint->request, request, 0);
       continue;
     }
-    pthread_mutex_lock(lock);
+    driver_lock_anyway();
     CUresult result = serve(checkpoint, request);
     if (result == CUDA_SUCCESS)
       atomic_store(&checkpoint->process_state, (uint32_t)steps[request].after);
     else if (result == CUDA_ERROR_UNKNOWN)
       atomic_store(&checkpoint->process_state, CU_PROCESS_STATE_FAILED);
-    pthread_mutex_unlock(lock);
+    driver_unlock();
     atomic_store(&checkpoint->answer, (uint32_t)result);
     atomic_store(&checkpoint->request, CHECKPOINT_NOTHING);
     futex_wake(&checkpoint->request);
@@ -278,11 +268,10 @@ __asm__(".symver pthread_create, pthread_create@GLIBC_2.17");
 #endif
 #pragma weak pthread_create
 
-bool restore_thread_start(pthread_mutex_t *driver_lock) {
+bool restore_thread_start(void) {
   int (*volatile create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = pthread_create;
   pthread_t thread;
   sigset_t all, before;
-  lock = driver_lock;
   if (create == NULL)
     return true;    /* nobody can take this process off its GPUs */
   sigfillset(&all); /* the program's handlers run in its own threads */

@@ -2,17 +2,14 @@
 
 #include <string.h>
 
+#include "spin_ends.h"
 #include "timeline.h"
 #include "times.h"
 
 #define UNTIL "_until_"
 #define MARKS 16
 #define NAME_BYTES 64
-#define LAUNCHES 1024 /* of each mark that are remembered, and spins */
-#define NAME (1ULL << 63)
-#define OFFSET_BITS 44
-#define NUMBERS (1ULL << (63 - OFFSET_BITS)) /* then they begin anew: the older ones have ended long ago */
-#define POLL_INTERVAL_NS (50 * NS_PER_US)
+#define LAUNCHES SPIN_ENDS /* of each mark that are remembered, and spins */
 
 /* The awaited kernel's name, up to its own UNTIL. */
 struct mark {
@@ -25,7 +22,7 @@ static unsigned mark_count;
 
 struct spin {
   uint64_t number, begins_ns, duration_ns;
-  uint64_t end_ns; /* SPIN_GOES_ON, or a time */
+  bool goes_on;
   const struct mark *awaits;
   uint64_t launch; /* of it */
   unsigned group;
@@ -62,13 +59,18 @@ static struct spin *spin_at(uint64_t number) {
   return &spins[number % LAUNCHES];
 }
 
+static void set_end(struct spin *spin, uint64_t end_ns) {
+  spin->goes_on = false;
+  spin_set_end(spin->number, end_ns);
+}
+
 static void set_spinning(const struct spin *spin, int change) {
   atomic_fetch_add(&group_at(spin->group)->spinning, (uint32_t)change);
 }
 
 static bool depends_on_spin(uint64_t time_ns) {
   uint64_t after_ns;
-  return time_ns & NAME && spin_end(time_ns, &after_ns) == SPIN_GOES_ON;
+  return time_is_spin(time_ns) && spin_end(time_ns, &after_ns) == SPIN_GOES_ON;
 }
 
 /* Whichever is later: its own beginning, or the other's. The spin's own time comes behind both. */
@@ -79,7 +81,7 @@ static bool end(struct spin *spin) {
   if (depends_on_spin(spin->begins_ns) || depends_on_spin(other_ns))
     return false;
   uint64_t begins_ns = time_later(time_in_group(spin->group, spin->begins_ns), time_in_group(spin->group, other_ns));
-  spin->end_ns = timeline_queue(spin->group, (struct work){.after = begins_ns, .duration_ns = spin->duration_ns});
+  set_end(spin, timeline_queue(spin->group, (struct work){.after = begins_ns, .duration_ns = spin->duration_ns}));
   set_spinning(spin, -1);
   return true;
 }
@@ -90,7 +92,7 @@ static void end_all(void) {
   while (again) {
     again = false;
     for (uint64_t number = ended_count + 1; number <= spin_count; number++)
-      if (spin_at(number)->end_ns == SPIN_GOES_ON)
+      if (spin_at(number)->goes_on)
         again |= end(spin_at(number));
       else if (number == ended_count + 1)
         ended_count = number;
@@ -117,27 +119,16 @@ uint64_t spin_launch(const char *kernel_name, unsigned group, uint64_t begins_ns
   if (own == NULL || awaits == NULL || spin_count - ended_count >= LAUNCHES)
     return 0;
   uint64_t number = ++spin_count;
-  *spin_at(number) = (struct spin){number, begins_ns, duration_ns, SPIN_GOES_ON, awaits, own->launches, group};
+  *spin_at(number) = (struct spin){number, begins_ns, duration_ns, true, awaits, own->launches, group};
+  spin_set_end(number, SPIN_GOES_ON);
   set_spinning(spin_at(number), 1);
   note(own, begins_ns);
-  return NAME | (number % NUMBERS) << OFFSET_BITS;
-}
-
-/* So many were launched since then that it has ended long ago. */
-uint64_t spin_end(uint64_t time_ns, uint64_t *after_ns) {
-  uint64_t number = (time_ns ^ NAME) >> OFFSET_BITS;
-  const struct spin *spin = spin_at(number);
-  *after_ns = time_ns & ((1ULL << OFFSET_BITS) - 1);
-  return spin->number % NUMBERS == number ? spin->end_ns : 0;
-}
-
-void spin_wait(void) {
-  clock_sleep_until(clock_ns() + POLL_INTERVAL_NS);
+  return spin_name(number);
 }
 
 void spins_end_of(unsigned group) {
   for (uint64_t number = ended_count + 1; number <= spin_count; number++)
-    if (spin_at(number)->group == group && spin_at(number)->end_ns == SPIN_GOES_ON)
-      spin_at(number)->end_ns = clock_ns();
+    if (spin_at(number)->group == group && spin_at(number)->goes_on)
+      set_end(spin_at(number), clock_ns());
   end_all();
 }

@@ -10,8 +10,6 @@
 
 #include "common.h"
 
-#define SPIN_GOES_ON UINT64_MAX
-
 bool spin_is_one(const char *kernel_name);
 
 /* Whether others may await this kernel: then it matters when it begins. */
@@ -22,13 +20,6 @@ uint64_t spin_launch(const char *kernel_name, unsigned group, uint64_t begins_ns
 
 /* A kernel is launched that may be awaited. */
 void spin_note_launch(const char *kernel_name, uint64_t begins_ns);
-
-/* Returns when the spin that a time names ends, SPIN_GOES_ON before that is known, and how long after that the time is.
- */
-uint64_t spin_end(uint64_t time_ns, uint64_t *after_ns);
-
-/* For a moment. */
-void spin_wait(void);
 
 /* The group goes away, and its spins end. */
 void spins_end_of(unsigned group);

@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "limits.h"
 #include "state_file.h"
 
 #define STATE_MAGIC 0x3530304d49535056ULL /* changes with the layout */
@@ -267,22 +266,6 @@ uint64_t state_used_bytes(unsigned device) {
   uint64_t sum = 0;
   state_visit_holders(device, add_used, &sum);
   return sum;
-}
-
-bool state_reserve(unsigned device, uint64_t bytes) {
-  uint64_t total = sim_config.devices[device].memory_bytes;
-  state_file_lock_byte(file(), STATE_LOCK_ALL);
-  uint64_t used = state_used_bytes(device);
-  struct memory_limits limits;
-  bool fits = used <= total && bytes <= total - used;
-  if (fits && limits_of_caller(device, &limits))
-    fits = limits.used_bytes <= limits.hard_bytes && bytes <= limits.hard_bytes - limits.used_bytes;
-  if (fits) {
-    atomic_fetch_add(&state_own(device)->used_bytes, bytes);
-    state_device(device)->peak_bytes = max_u64(state_device(device)->peak_bytes, used + bytes);
-  }
-  state_file_unlock_byte(file(), STATE_LOCK_ALL);
-  return fits;
 }
 
 void state_release(unsigned device, uint64_t bytes) {

@@ -142,8 +142,7 @@ unsigned state_list_holders(unsigned device, struct state_holder list[STATE_MAX_
 /* Memory of a device over all live processes. */
 uint64_t state_used_bytes(unsigned device);
 
-/* Takes memory of a device for this process; false, and nothing is taken, when the device has not that much. */
-bool state_reserve(unsigned device, uint64_t bytes);
+/* Gives memory of a device back that this process has taken (limits.h). */
 void state_release(unsigned device, uint64_t bytes);
 
 /* For parts of the state that have a file of their own. */

@@ -1,11 +1,12 @@
 /* The calls that make, end, query and await streams. */
 #include "capture.h"
-#include "streams.h"
+#include "stream_work.h"
+#include "synchronize.h"
 #include "times.h"
 
 static CUresult create(CUstream *handle, unsigned flags, int priority) {
   struct context *context;
-  CUresult result = driver_enter_context(&context);
+  CUresult result = context_enter(&context);
   if (result != CUDA_SUCCESS)
     return result;
   if (!handle || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING))
@@ -36,6 +37,7 @@ CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
   struct stream *stream = handle_object(HANDLE_STREAM, handle);
   if (!stream || stream->legacy)
     return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+  capture_abandon(stream);
   stream_delete(stream);
   return driver_leave(CUDA_SUCCESS);
 }
@@ -63,7 +65,7 @@ static CUresult cuStreamSynchronize_on(CUstream handle, enum default_stream defa
   result = capture_check_stream_wait(stream);
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
-  return driver_leave_and_wait(stream_tail(stream));
+  return synchronize_and_leave(stream_tail(stream));
 }
 
 STREAM_API(cuStreamQuery, cuStreamQuery_ptsz, (CUstream stream), stream)

@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include "capture.h"
 #include "events.h"
 #include "timeline.h"
 #include "times.h"
@@ -38,7 +37,6 @@ struct stream *stream_new(struct context *context, unsigned flags, int priority)
 
 /* Work that is queued goes on, as on a card: the timeline keeps it. */
 void stream_delete(struct stream *stream) {
-  capture_abandon(stream);
   stream->context->gone_tail_ns = time_later(stream->context->gone_tail_ns, stream->tail_ns);
   handle_delete(stream->handle);
   free(stream->launch_ends);
@@ -85,29 +83,6 @@ CUresult stream_find(CUstream handle, enum default_stream default_stream, struct
     return per_thread(context, stream);
   *stream = handle == CU_STREAM_LEGACY ? context->legacy : handle_object(HANDLE_STREAM, handle);
   return *stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-CUresult stream_find_for_work(CUstream handle, enum default_stream default_stream, struct stream **stream) {
-  CUresult result = stream_find(handle, default_stream, stream);
-  if (result == CUDA_SUCCESS && (*stream)->legacy)
-    result = capture_check_legacy((*stream)->context, true);
-  return result;
-}
-
-CUresult stream_enter(CUstream handle, enum default_stream default_stream, struct stream **stream) {
-  for (;;) {
-    CUresult result = driver_enter();
-    if (result != CUDA_SUCCESS)
-      return result;
-    result = stream_find_for_work(handle, default_stream, stream);
-    if (result != CUDA_SUCCESS)
-      return driver_leave(result);
-    unsigned group = (*stream)->context->group;
-    if (timeline_has_room(group))
-      return CUDA_SUCCESS;
-    driver_leave(CUDA_SUCCESS);
-    timeline_wait_for_room(group);
-  }
 }
 
 static bool is_blocking(const struct stream *stream) {

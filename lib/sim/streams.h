@@ -31,12 +31,6 @@ void streams_delete_of(const struct context *context);
 /* The stream that a handle means to a function of this kind. */
 CUresult stream_find(CUstream handle, enum default_stream default_stream, struct stream **stream);
 
-/* The same, for work or for waiting: the legacy stream cannot be used beside a capture that would involve it. */
-CUresult stream_find_for_work(CUstream handle, enum default_stream default_stream, struct stream **stream);
-
-/* driver_enter_context and stream_find_for_work, once its context has room for more work. */
-CUresult stream_enter(CUstream handle, enum default_stream default_stream, struct stream **stream);
-
 /* When everything ends that new work in this stream has to wait for. */
 uint64_t stream_tail(const struct stream *stream);
 

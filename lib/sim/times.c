@@ -1,6 +1,6 @@
 #include "times.h"
 
-#include "spins.h"
+#include "spin_ends.h"
 #include "timeline.h"
 
 uint64_t time_known(uint64_t time_ns) {

@@ -4,8 +4,10 @@
 
 #include <stdlib.h>
 
-#include "bindings.h"
 #include "device_memory.h"
+#include "driver.h"
+#include "handles.h"
+#include "pools.h"
 #include "shared_memory.h"
 #include "state.h"
 #include "visible.h"
@@ -79,7 +81,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, 
   bool on_host = is_on_host(properties);
   if (on_host && properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  if (!on_host && !memory_take(device, size))
+  if (!on_host && !pools_take_memory(device, size))
     return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
   const struct physical *physical =
       vmm_new((struct physical){.device = device, .on_host = on_host, .size = size, .properties = *properties});
@@ -111,16 +113,9 @@ void vmm_let_go(struct physical *physical) {
   free_if_unused(physical);
 }
 
-CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
-  struct physical *physical = vmm_find(handle);
-  if (!physical)
-    return driver_leave(multicast_release(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+void vmm_release(struct physical *physical) {
   physical->references--;
   free_if_unused(physical);
-  return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,

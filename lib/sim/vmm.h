@@ -2,6 +2,7 @@
 #ifndef SIM_VMM_H
 #define SIM_VMM_H
 
+#include "cuda_api.h"
 #include "regions.h"
 
 /* Physical memory lives while its handle, a mapping, or what it is bound to does. */
@@ -21,6 +22,9 @@ struct physical *vmm_find(CUmemGenericAllocationHandle handle);
 
 /* A handle for memory that this process has, or has imported: NULL without memory for it. It has one reference. */
 struct physical *vmm_new(struct physical physical);
+
+/* The program gives up a reference. */
+void vmm_release(struct physical *physical);
 
 void vmm_hold(struct physical *physical);
 void vmm_let_go(struct physical *physical);

@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "driver.h"
 #include "shared_memory.h"
 #include "visible.h"
 #include "vmm.h"

@@ -1,6 +1,6 @@
 /* The driver's checkpoint interface, which headers before CUDA 12.8 lack. */
-#ifndef SIM_CHECKPOINT_H
-#define SIM_CHECKPOINT_H
+#ifndef SIM_CHECKPOINT_API_H
+#define SIM_CHECKPOINT_API_H
 
 #include "cuda_api.h"
 

@@ -1,8 +1,8 @@
-/* Whose a handle is, and what it names. */
+#include "control_objects.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "control_calls.h"
 #include "groups.h"
 #include "state_file.h"
 
@@ -26,6 +26,29 @@ struct state_client *control_client_of(struct control_client own, uint32_t named
     return NULL;
   struct state_client *client = &state_process(state_slot_of(own.owner))->client;
   return client->handle == own.handle ? client : NULL;
+}
+
+unsigned control_row_of(const _Atomic uint32_t handles[SIM_MAX_DEVICES], uint32_t handle) {
+  unsigned row = 0;
+  while (row < SIM_MAX_DEVICES && (handle == 0 || handles[row] != handle))
+    row++;
+  return row;
+}
+
+enum control_status control_find_subdevice(struct control_client own, const struct control_control *call,
+                                           unsigned *device_row) {
+  const struct state_client *client = control_client_of(own, call->client);
+  if (!client)
+    return STATUS_INVALID_CLIENT;
+  *device_row = control_row_of(client->subdevices, call->object);
+  return *device_row < SIM_MAX_DEVICES ? STATUS_OK : STATUS_NOT_FOUND;
+}
+
+enum control_status control_find_group(struct control_client own, const struct control_control *call, unsigned *row) {
+  if (!control_client_of(own, call->client))
+    return STATUS_INVALID_CLIENT;
+  *row = group_find(own.owner, call->object);
+  return *row != GROUP_NONE ? STATUS_OK : STATUS_NOT_FOUND;
 }
 
 struct object {

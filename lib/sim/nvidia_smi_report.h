@@ -1,6 +1,6 @@
 /* Shared by the parts of the simulated nvidia-smi. */
-#ifndef SIM_NVIDIA_SMI_H
-#define SIM_NVIDIA_SMI_H
+#ifndef SIM_NVIDIA_SMI_REPORT_H
+#define SIM_NVIDIA_SMI_REPORT_H
 
 #include "nvml_api.h"
 
@@ -53,6 +53,11 @@ struct smi_report {
   unsigned count;   /* of the devices chosen */
   struct smi_device *devices;
 };
+
+/* Finds the functions of NVML, and reads what is there of a list of devices, NULL for all. Ends the program where that
+ * cannot be. */
+void smi_load(void);
+void smi_read_report(struct smi_report *report, const char *chosen);
 
 /* "?" for a process that this PID namespace does not know. */
 const char *smi_process_name(unsigned pid);

@@ -1,0 +1,12 @@
+/* The limits of cuCtxSetLimit. */
+#ifndef SIM_CONTEXT_LIMITS_H
+#define SIM_CONTEXT_LIMITS_H
+
+#include "contexts.h"
+
+#define DEFAULT_STACK_BYTES 1024
+
+/* Memory that the stacks of kernels take beyond the default. */
+uint64_t context_stack_bytes(const struct context *context);
+
+#endif
