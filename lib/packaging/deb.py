@@ -55,7 +55,7 @@ def make(wheel: Path) -> Path:
 def _python(folder: Path, wheel: Path) -> None:
     platform = ["--only-binary=:all:", "--platform", wheel.stem.rsplit(".", 1)[1]]
     command = [sys.executable, "-m", "pip", "install", "-qq", "--no-compile", "--target", str(folder), *platform]
-    subprocess.run([*command, f"{wheel}[metrics]"], check=True)
+    subprocess.run([*command, f"{wheel}[compose,metrics]"], check=True)
     shutil.rmtree(folder / "bin")
     for compiled in folder.rglob("*.cpython-*.so"):
         compiled.unlink()

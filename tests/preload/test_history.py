@@ -192,7 +192,11 @@ def test_what_is_wrong_is_one_line(environment: dict[str, str], arguments: tuple
 
 @pytest.mark.parametrize(
     ("package", "arguments", "extra"),
-    [("prometheus_client", ["exporter"], "metrics"), ("matplotlib", ["history", "--plot", "a.png"], "report")],
+    [
+        ("prometheus_client", ["exporter"], "metrics"),
+        ("matplotlib", ["history", "--plot", "a.png"], "report"),
+        ("ruamel", ["convert", "compose.yaml"], "compose"),
+    ],
 )
 def test_without_an_extra(
     environment: dict[str, str], tmp_path: Path, package: str, arguments: list[str], extra: str

@@ -2,15 +2,16 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from yaml import MappingNode
+from ruamel.yaml.nodes import MappingNode
 
+from vgpurun.cdi.specification import KIND
 from vgpurun.compose import nodes
-from vgpurun.compose.findings import Service, services
-from vgpurun.compose.nodes import child, text_of
+from vgpurun.compose.findings import Service, base_of, services
+from vgpurun.compose.nodes import child, plain, text_of
 from vgpurun.compose.rewrite import Rewriter
 from vgpurun.errors import ComposeError
 
@@ -19,11 +20,13 @@ from vgpurun.errors import ComposeError
 class Conversion:
     """`found` are services with something that does not do what it says, and `text` is the file without that.
 
-    `commands` make the slices. `by_hand` is what has to be changed by hand; then `text` is as it was there.
+    `commands` make the slices, and `shared` says which services have one together. `by_hand` is what has to be changed
+    by hand; then `text` is as it was there.
     """
 
     found: Sequence[Service]
     commands: Sequence[str]
+    shared: Sequence[str]
     before: str
     text: str
     by_hand: Sequence[str]
@@ -32,25 +35,89 @@ class Conversion:
 def convert(path: Path) -> Conversion:
     """Read a Compose file and convert it; nothing is written. Raises ComposeError."""
     before, root = nodes.read(path)
-    found = services(root)
-    rewriter = Rewriter(before)
-    commands: dict[str, str] = {}
-    names: dict[int, str] = {}  # of slices, by the device that services share
-    by_hand = []
-    for service in found:
-        if service.unreadable or (service.memory is None and service.sm is None):
-            by_hand += [f"{path}:{each}" for each in service.unreadable]
-            continue
-        name = names.setdefault(id(service.device or service.node), f"{_project(path, root)}-{_word(service.name)}")
-        try:
-            rewriter.convert(service, name)
-        except ComposeError as error:
-            by_hand.append(f"{path}, service {service.name}, {error}")
-        commands.setdefault(name, _command(name, service))
-    text = rewriter.result() if commands and not by_hand else before
-    if text != before:
-        _check(path, text, found)
-    return Conversion(found, list(commands.values()), before, text, by_hand)
+    every = services(root)
+    found = [each for each in every if each.findings]
+    limited = [each for each in found if each.limits[:2] != (None, None)]
+    by_hand = list(dict.fromkeys(f"{path}:{each}" for service in found for each in service.unreadable))
+    slices = _slices(limited, _project(path, root))
+    by_hand += [f"{path}: {each}" for each in _differing(limited)]
+    text = before
+    if limited and not by_hand:
+        text, by_hand = _rewritten(path, before, root, every, slices)
+    commands = dict.fromkeys(_command(slices[each.name], each) for each in limited if not each.unreadable)
+    shared = _shared(every, slices) if text != before else []
+    return Conversion(found, list(commands), shared, before, text, by_hand)
+
+
+def _slices(limited: Sequence[Service], project: str) -> dict[str, str]:
+    """Return the slice of each service: those whose device stands in the same place share one."""
+    names: dict[int, str] = {}
+    return {each.name: names.setdefault(id(each.target.node), f"{project}-{_word(each.name)}") for each in limited}
+
+
+def _differing(limited: Sequence[Service]) -> Iterator[str]:
+    """Say which services share a place for the device, but do not have the same limits."""
+    firsts: dict[int, Service] = {}
+    for each in limited:
+        first = firsts.setdefault(id(each.target.node), each)
+        if first.limits != each.limits:
+            yield f"services {first.name} and {each.name} share lines with a GPU, but not its limits; give each its own"
+
+
+def _rewritten(
+    path: Path, before: str, root: MappingNode, every: Sequence[Service], slices: dict[str, str]
+) -> tuple[str, list[str]]:
+    """Return the new text, and what has to be changed by hand instead."""
+    unchanged = {each.name: plain(each.node) for each in every}
+    rewriter = Rewriter()
+    try:
+        _check_writing(path, before)
+        for service in every:
+            if service.name in slices:
+                rewriter.convert(service, slices[service.name])
+        text = nodes.written(root, before)
+    except ComposeError as error:
+        return before, [f"{path}: {error}"]
+    wrong = [
+        f"{path}: service {each.name} would change with another whose lines it shares; give it lines of its own"
+        for each in services(nodes.parse(text, path))
+        if not _is_right(each, slices.get(each.name), unchanged[each.name])
+    ]
+    return (before, wrong) if wrong else (text, [])
+
+
+def _check_writing(path: Path, before: str) -> None:
+    """Raise ComposeError if something is lost by reading and writing alone."""
+    root = nodes.parse(before, path)
+    again = nodes.written(root, before)
+    if again.count("#") != before.count("#"):
+        raise ComposeError("comments within [] or {} would be lost; move them out")
+    if plain(nodes.parse(again, path)) != plain(root):
+        raise ComposeError("the file would not mean the same when written again")
+
+
+def _is_right(service: Service, slice_name: str | None, unchanged: object) -> bool:
+    if slice_name is None:
+        return plain(service.node) == unchanged
+    return [list(each.names) for each in service.requests] == [[f"{KIND}={slice_name}"]]
+
+
+def _shared(every: Sequence[Service], slices: dict[str, str]) -> list[str]:
+    """Say which services have a slice together, by an anchor or by `extends`."""
+    members: dict[str, list[str]] = {}
+    bases = {each.name: base_of(each) for each in every}
+    for service in every:
+        name: str | None = service.name
+        for _ in every:  # a circle ends, too
+            name = name if name in slices else bases.get(name or "")
+        if name in slices:
+            members.setdefault(slices[name], []).append(service.name)
+    return [
+        f"Services {', '.join(names[:-1])} and {names[-1]} share lines (an anchor or extends), and so slice "
+        f"{slice_name}: together they have its limits once. For a slice each, write a device in each."
+        for slice_name, names in members.items()
+        if len(names) > 1
+    ]
 
 
 def _command(name: str, service: Service) -> str:
@@ -61,25 +128,11 @@ def _command(name: str, service: Service) -> str:
 
 
 def _project(path: Path, root: MappingNode) -> str:
-    """The project's name, as docker compose has it."""
-    return _word(text_of(child(root, "name")) or path.absolute().parent.name)
+    """The project's name, as docker compose has it; one that Compose inserts is that of the folder here."""
+    name = text_of(child(root, "name")) or "$"
+    return _word(path.absolute().parent.name if "$" in name else name)
 
 
 def _word(text: str) -> str:
     """A part of a name that a device may have."""
     return re.sub(r"[^a-z0-9_.-]+", "-", text.lower()).strip("-_.") or "slice"
-
-
-def _check(path: Path, text: str, found: Sequence[Service]) -> None:
-    """Check that the result is a Compose file in which each of these services has its device."""
-    import yaml
-
-    try:
-        read = yaml.safe_load(text)["services"]
-        for service in found:
-            devices = read[service.name]["deploy"]["resources"]["reservations"]["devices"]
-            if not any(each.get("driver") == "cdi" for each in devices):
-                raise KeyError(service.name)
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error).split())
-        raise ComposeError(f"{path} cannot be rewritten ({reason}); change it by hand as shown above") from None

@@ -291,7 +291,7 @@ def _extras() -> Finding:
     """No fault: most hosts need none of them."""
     lacking = {extra: words for extra, (words, _) in extras.OF_ANY_HOST.items() if extras.lacking(extra)}
     if not lacking:
-        return Finding("optional parts", OK, "report, history and exporter have all that they need")
+        return Finding("optional parts", OK, "report, history, exporter and convert have all that they need")
     said = "; ".join(f"{words}: {extras.installing(extra)}" for extra, words in lacking.items())
     return Finding("optional parts", OK, f"not installed: {said}")
 

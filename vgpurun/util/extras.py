@@ -26,12 +26,20 @@ def needs_extra(name: str) -> Iterator[None]:
 OF_ANY_HOST = {
     "report": ("the page and pictures of report, and history --plot", ("jinja2", "matplotlib")),
     "metrics": ("exporter, which fills history", ("prometheus_client",)),
+    "compose": ("convert", ("ruamel.yaml",)),
 }
 
 
 def lacking(extra: str) -> list[str]:
     """Return the modules of an extra that are not installed."""
-    return [each for each in OF_ANY_HOST[extra][1] if find_spec(each) is None]
+    return [each for each in OF_ANY_HOST[extra][1] if not _is_there(each)]
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a package that it is part of
+        return False
 
 
 def installing(extra: str) -> str:

@@ -78,6 +78,37 @@ INVENTIONS = {
         "          memory: 1g",
         "--mem 1g --gpus 2",
     ),
+    "gpus": ("gpus: all\ngpu_memory: 1g", "--mem 1g --gpus all"),
+    "gpus in a list": ("gpus:\n  - driver: nvidia\n    count: 2\n    options:\n      memory: 1g", "--mem 1g --gpus 2"),
+    "gpus without a count": ("gpus: [{options: [vram=1g]}]", "--mem 1g --gpus all"),
+    "one of gpus": ("gpus:\n  - count: 1\n    capabilities: [utility]\n    options: {memory: 1g}", "--mem 1g"),
+    "gpus by name": (
+        'gpus:\n  - device_ids: ["0"]\n  - device_ids: [GPU-7]\ngpu_memory: 1g', "--mem 1g --gpus device=0,GPU-7"
+    ),
+    "gpus by CDI": (
+        "gpu_memory: 1g\ndevices:\n  - nvidia.com/gpu=1\n  - source: nvidia.com/gpu=2\n  - /dev/nvidiactl",
+        "--mem 1g --gpus device=1,2",
+    ),
+    "gpus of the runtime": (
+        "runtime: nvidia\nenvironment: [NVIDIA_VISIBLE_DEVICES=all, VRAM_LIMIT=1g]", "--mem 1g --gpus all"
+    ),
+    "gpus twice": (
+        "gpus:\n  - device_ids: ['0']\ndeploy:\n  resources:\n    reservations:\n      devices:\n"
+        "        - driver: nvidia\n          device_ids: ['1']\n          options: {memory: 1g}\n"
+        "          capabilities: [gpu]\n        - driver: nvidia\n          device_ids: ['2']\n"
+        "          capabilities: [gpu]",
+        "--mem 1g --gpus device=1,2,0",
+    ),
+    "all for want of a count": (
+        "deploy: {resources: {reservations: {devices: [{capabilities: [gpu], options: {memory: 1g}}]}}}",
+        "--mem 1g --gpus all",
+    ),
+    "keys without a value": ("deploy:\ngpu_memory: 1g", "--mem 1g"),
+    "merged into the device": (
+        "deploy:\n  resources:\n    reservations:\n      devices:\n        - <<: {driver: nvidia, count: 2}\n"
+        "          options: {memory: 1g}",
+        "--mem 1g --gpus 2",
+    ),
     "named gpus": (
         "deploy:\n  resources:\n    reservations:\n      devices:\n        - driver: nvidia\n"
         '          device_ids: ["0", "3"]\n          options:\n            vram: 1g\n          capabilities: [gpu]',
@@ -133,23 +164,163 @@ def test_services_that_share_an_anchor_share_the_slice(tmp_path: Path) -> None:
     assert list(found.commands) == ["vgpurun slice create shop-a --mem 8g"]
     assert devices_of(found.text) == devices_of(found.text, "b") == [DEVICE]
     assert found.text.count("vgpurun.io/gpu=shop-a") == 1
+    assert [each.split(":")[0] for each in found.shared] == [
+        "Services a and b share lines (an anchor or extends), and so slice shop-a"
+    ]
+    assert found.shared[0] in CliRunner().invoke(command, [str(tmp_path / "compose.yaml")]).output
 
 
 @pytest.mark.parametrize(
     ("old", "new", "word"),
     [
-        ("memory: 8g", "memory: lots", "lots"),
-        ("options:\n                memory: 8g", "options: {memory: 8g}", "by hand"),
+        ("memory: 8g", "memory: lots", "13: memory limit 'lots'"),
+        ("memory: 8g", "memory: ${VRAM:-8g}", "13: options.memory: ${VRAM:-8g}: Compose inserts a value"),
+        ("count: 1 ", "count: ${GPUS-1}", "10: count: ${GPUS-1}: Compose inserts a value"),
+        ("count: 1 ", 'device_ids: ["${GPU}"]', "10: device_ids: ${GPU}: Compose inserts a value"),
+        ("count: 1 ", "count: 0", "10: '0' is not all or a number of GPUs"),
+        ("    image: x\n", "    image: x\n    gpus:\n      - count: 1\n", "GPUs are asked for more than once"),
+        ("    image: x\n", "    image: x\n    environment: [CUDA_DEVICE_MEMORY_LIMIT]\n", "Compose inserts a value"),
+        (
+            "    image: x\n",
+            "    image: x\n    devices: [/dev/nvidia0]\n",
+            "/dev/nvidia0 is a whole GPU beside the slice",
+        ),
+        ("    image: x\n", "    image: x\n    extends: {file: o.yaml, service: o}\n", "5: extends: another service"),
+        ("driver: nvidia", "device_ids: [vgpurun.io/gpu=big]\n              driver: cdi", "limits of its slice"),
+        ("  b:\n", "  b:\n    command: [a, # one\n      b]\n", "comments within [] or {} would be lost"),
+        ("    image: y\n", "    deploy: *d\n    gpu_cores: 20\n", "a and b share lines with a GPU, but not its limits"),
     ],
 )
 def test_what_cannot_be_rewritten_is_said_and_left(tmp_path: Path, old: str, new: str, word: str) -> None:
-    text = OPTIONS.replace(old, new)
+    text = OPTIONS.replace(old, new).replace("deploy:\n", "deploy: &d\n" if "*d" in new else "deploy:\n")
     path = written(tmp_path, text)
     found = convert(path)
-    assert found.text == text
+    assert found.text == text != OPTIONS
+    assert not any("$" in line for line in found.commands)
     assert any(word in line for line in found.by_hand), found.by_hand
     assert CliRunner().invoke(command, [str(path), "--write"], standalone_mode=False).return_value == 1
     assert path.read_text() == text
+
+
+def test_devices_of_others_stay_beside_the_slice(tmp_path: Path) -> None:
+    tpu = {"capabilities": ["tpu"], "driver": "other", "options": {"memory": "1g"}}
+    text = OPTIONS.replace(
+        "          devices:\n",
+        "          devices:\n            - {capabilities: [tpu], driver: other, options: {memory: 1g}}\n",
+    ).replace("    image: y\n", "    image: y\n    gpus: [{driver: amd}]\n    gpu_memory: 1g\n")
+    found = convert(written(tmp_path, text))
+    assert devices_of(found.text) == [tpu, DEVICE]
+    assert yaml.safe_load(found.text)["services"]["b"]["gpus"] == [{"driver": "amd"}]
+    assert devices_of(found.text, "b") == [DEVICE | {"device_ids": ["vgpurun.io/gpu=shop-b"]}]
+
+
+def test_a_service_without_limits_gets_no_slice_by_an_anchor(tmp_path: Path) -> None:
+    text = OPTIONS.replace("              options:\n                memory: 8g\n", "    environment: [VRAM_LIMIT=8g]\n")
+    text = text.replace("deploy:", "deploy: &gpu").replace("    image: y\n", "    deploy: *gpu\n")
+    found = convert(written(tmp_path, text))
+    assert found.text == text
+    assert [each.partition(": ")[2] for each in found.by_hand] == [
+        "service b would change with another whose lines it shares; give it lines of its own"
+    ]
+
+
+def test_services_that_extend_one_share_its_slice_and_that_is_said(tmp_path: Path) -> None:
+    text = (
+        OPTIONS + "    extends: a\n  c:\n    extends: {service: b}\n  d:\n    extends: {service: a, file: other.yaml}\n"
+    )
+    found = convert(written(tmp_path, text))
+    assert found.text != text
+    (said,) = found.shared
+    assert said.startswith("Services a, b and c share lines (an anchor or extends), and so slice shop-a: together")
+
+
+def test_two_services_with_shared_variables_have_a_slice_each(tmp_path: Path) -> None:
+    text = """\
+name: shop
+services:
+  a: &a
+    image: x
+    gpus: all
+    environment: &e
+      # for both
+      VRAM_LIMIT: 2g  # each
+      B: "1"
+  b:
+    <<: *a
+    image: 'y'
+  c:
+    environment: *e
+"""
+    found = convert(written(tmp_path, text))
+    assert [each.split("create ")[1] for each in found.commands] == [
+        "shop-a --mem 2g --gpus all", "shop-b --mem 2g --gpus all", "shop-c --mem 2g",
+    ]  # fmt: skip
+    assert found.shared == []
+    for name in "abc":
+        assert devices_of(found.text, name) == [DEVICE | {"device_ids": [f"vgpurun.io/gpu=shop-{name}"]}]
+        assert yaml.safe_load(found.text)["services"][name]["environment"] == {"B": "1"}
+    assert "gpus" not in found.text
+    assert 'environment: &e\n      # for both\n      B: "1"\n' in found.text
+    assert "    <<: *a\n    image: 'y'\n" in found.text
+
+
+LAID_OUT = """\
+---
+# What a shop needs.
+x-env: &env {LANG: C, 'TZ': "UTC"}  # flow
+
+services:
+  # The model.
+  a:
+    image: "x"   # pinned
+    gpus: all
+    environment:
+    # who
+    - USER=1
+    # how much
+    - VRAM_LIMIT=2g   # of 8
+    # the end
+
+  # The rest.
+
+  b:
+    image: 'y'
+    environment: *env
+    mode: 0440
+    nothing: ~
+    ports:
+    - 22:22
+    - "80:80"  # web
+    reset: !reset null
+    command: >-
+      sleep
+      1
+volumes: {}
+# end
+"""
+
+
+def test_comments_anchors_quotes_and_layout_stay(tmp_path: Path) -> None:
+    found = convert(written(tmp_path, LAID_OUT))
+    assert found.by_hand == []
+    expected = LAID_OUT.replace("    gpus: all\n", "").replace("    - VRAM_LIMIT=2g   # of 8\n", "")
+    device = """\
+    deploy:
+      resources:
+        reservations:
+          devices:
+          - driver: cdi
+            device_ids: ["vgpurun.io/gpu=NAME-a"]
+            capabilities: [gpu]
+""".replace("NAME", tmp_path.name.lower().replace("_", "_"))
+    assert found.text == expected.replace("    # the end\n", f"    # the end\n{device}")
+
+
+def test_a_project_s_name_that_compose_inserts_is_that_of_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    found = convert(written(folder, OPTIONS.replace("name: shop", "name: ${PROJECT-none}")))
+    assert list(found.commands) == ["vgpurun slice create shop-a --mem 8g"]
 
 
 def test_a_file_without_inventions_is_left_alone(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_gpus() -> None:
 
 def test_what_report_and_history_lack_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the command that brings it; docs/install.md has the packages, and pyproject.toml the extras."""
-    assert doctor._extras().words == "report, history and exporter have all that they need"
+    assert doctor._extras().words == "report, history, exporter and convert have all that they need"
     monkeypatch.setattr(extras, "lacking", lambda _: ["it"])
     said = doctor._extras()
     assert said.status == OK and "history --plot: " in said.words and "exporter, which fills history: " in said.words

@@ -8,6 +8,7 @@ import click
 from vgpurun.cli.common import GroupedCommand, option
 from vgpurun.console.messages import say
 from vgpurun.util.atomic_file import atomic_file
+from vgpurun.util.extras import needs_extra
 
 _FOUND = 1
 
@@ -19,8 +20,8 @@ def convert(files: tuple[Path, ...], write: bool) -> int:
     """Find what people write in Compose files for a share of a GPU, and say what each line does.
 
     `options: memory:` under a GPU's device, `gpu_memory:`, variables that no library reads: they limit nothing. convert
-    prints the lines, the slices that give such shares, and the changes to the file; comments and order stay. Change
-    YAML in {} or [] by hand.
+    prints the lines, the slices that give such shares, and the changes to the file. Comments, anchors, quotes and
+    order stay. The whole GPUs of such a service (`gpus:`, `deploy:`, `devices:`) go, as the slice has its own.
 
     The exit code is 0 where nothing was found or --write has rewritten all of it, 1 where something is left, and 125
     for a file that cannot be read.
@@ -29,7 +30,8 @@ def convert(files: tuple[Path, ...], write: bool) -> int:
 
 
 def _convert(path: Path, write: bool) -> int:
-    from vgpurun.compose.convert import convert as converted
+    with needs_extra("compose"):
+        from vgpurun.compose.convert import convert as converted
 
     found = converted(path)
     for service in found.found:
@@ -43,6 +45,8 @@ def _convert(path: Path, write: bool) -> int:
         for command in (*found.commands, "vgpurun cdi generate"):
             click.echo(f"    {command}")
         click.echo()
+    for line in found.shared:
+        click.echo(f"{line}\n")
     for line in found.by_hand:
         say(f"to be changed by hand: {line}")
     if found.text == found.before:
