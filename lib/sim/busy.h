@@ -4,7 +4,7 @@
 
 #include "state.h"
 
-/* With the work of one slot, or, with STATE_NO_SLOT, of all. */
+/* Percent of the last second in which the device was busy with one slot's work or, for STATE_NO_SLOT, with any. */
 unsigned busy_percent(unsigned device, unsigned slot);
 
 #endif

@@ -13,7 +13,7 @@
 #define NS_PER_MS 1000000ULL
 #define NS_PER_S 1000000000ULL
 
-/* One line on stderr, with the simulator's name before it. */
+/* Writes a line to stderr, with the simulator's name before it. */
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 uint64_t clock_ns(void);

@@ -13,7 +13,7 @@ struct sim_config sim_config;
 
 enum value_kind { TEXT, PATH, NUMBER, VERSION, UUID, BOOLEAN };
 
-/* One key: where its value goes, and the numbers that it may take. A number is scaled to the field's own unit. */
+/* A key: where its value goes, and the numbers that it may take. A number is scaled to the field's own unit. */
 struct key {
   const char *name;
   enum value_kind kind;

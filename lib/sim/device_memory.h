@@ -9,7 +9,7 @@
  * blocks and of the region is a context or, when pool is not NULL, the pool, which has paid for the memory. */
 CUresult memory_allocate(struct context *context, struct pool *pool, size_t size, uintptr_t *address);
 
-/* Where an allocation of any kind begins, by an address in it. False when there is none. */
+/* The beginning of an allocation of any kind, found by an address in it. False when there is none. */
 struct allocation {
   struct region *region;
   uintptr_t base;

@@ -25,7 +25,7 @@ bool graph_memory_grow(unsigned device, uint64_t peak_bytes);
 /* Freed by the program. */
 void graph_memory_free(struct region *region);
 
-/* With the last context of a device. */
+/* Frees all graph memory of a device, whose last context is gone. */
 void graph_memory_empty_device(unsigned device);
 
 #endif

@@ -92,7 +92,7 @@ static CUresult enter_host(const void *output, void *address, const struct regio
   return CUDA_SUCCESS;
 }
 
-/* One address space: the device sees host memory at the host's own address. */
+/* The device sees host memory at the host's own address: both share an address space. */
 CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr *device_address, void *address, unsigned int flags) {
   const struct region *region;
   CUresult result = enter_host(device_address, address, &region);

@@ -4,7 +4,7 @@
 
 #include "streams.h"
 
-/* As stream_enter, once there is room in the stream's launch queue. */
+/* Does what stream_enter does, once the stream's launch queue has room. */
 CUresult launch_enter(CUstream handle, enum default_stream default_stream, struct stream **stream);
 
 /* When a launch that begins now gives control back: launch_overhead_us from now. 0: at once. */

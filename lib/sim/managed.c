@@ -11,7 +11,8 @@ static struct region *managed_region(uintptr_t address) {
   return region && region->kind == REGION_MANAGED ? region : NULL;
 }
 
-/* Where the device is full, the card would make room by moving other managed memory out. */
+/* Charges the device for managed memory that it touches. On a full device nothing is charged: a card would make room
+ * by moving other managed memory out. */
 void managed_touch(uintptr_t address, unsigned device) {
   struct region *region = managed_region(address);
   if (!region || region->stays_on_host || region->charged ||

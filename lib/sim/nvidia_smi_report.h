@@ -34,7 +34,7 @@ struct smi_nvml {
 };
 extern struct smi_nvml nvml;
 
-/* One GPU, as it was read. */
+/* A GPU, as it was read. */
 struct smi_device {
   unsigned index;
   unsigned minor_number;

@@ -24,7 +24,7 @@ static unsigned long long wall_clock_us(void) {
   return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / NS_PER_US;
 }
 
-/* One sample per process that was busy in the last second. */
+/* Returns a sample for each process that was busy in the last second. */
 nvmlReturn_t DECLDIR nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *samples,
                                                      unsigned int *count, unsigned long long last_seen_us) {
   struct processes processes;
@@ -68,7 +68,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle, 
   return NVML_SUCCESS;
 }
 
-/* One sample: of the last second. */
+/* Returns a single sample, for the last second. */
 nvmlReturn_t DECLDIR nvmlDeviceGetSamples(nvmlDevice_t handle, nvmlSamplingType_t type, unsigned long long last_seen_us,
                                           nvmlValueType_t *value_type, unsigned int *count, nvmlSample_t *samples) {
   unsigned device;

@@ -1,4 +1,4 @@
-/* Where the simulated cards sit on the PCI bus: card n at 0000:(n + 1):00.0. */
+/* Simulated card n sits on the PCI bus at 0000:(n + 1):00.0. */
 #ifndef SIM_PCI_H
 #define SIM_PCI_H
 

@@ -43,7 +43,7 @@ static void load(struct schedule *schedule, const struct schedule_group *group) 
 
 /* ---- entries ----------------------------------------------------------------------------------------------------- */
 
-/* Where a group of a device is, or would be. */
+/* The place at which a group of a device is, or would be inserted. */
 static unsigned place_of(const struct schedule *schedule, unsigned device_row, unsigned row) {
   unsigned place = schedule->first[device_row];
   while (place < schedule->first[device_row + 1] && schedule->groups[place].row < row)
@@ -192,7 +192,7 @@ static uint64_t *copy_left(struct schedule_group *group, uint64_t number) {
   return number == group->passed + 1 ? &group->left_ns : &group->copy_left_ns;
 }
 
-/* What is left to do of the piece that has become the first: as a copy, it may have begun. */
+/* Sets what is left to do of the piece that has become the first. A copy may have begun already. */
 static void load_first(struct schedule_group *group) {
   uint64_t number = group->passed + 1;
   const struct state_piece *piece = first_of(group);

@@ -43,7 +43,7 @@ static bool copy_true(void) {
          groups == copy->group_count && effects == copy->effect_count;
 }
 
-/* What had ended on the way to it is written before anything takes its place. */
+/* Copies the published schedule, and writes its effects before anything takes its place. */
 struct schedule *shared_schedule_copy(void) {
   do {
     copied_from = atomic_load(&state_mapped()->schedule);

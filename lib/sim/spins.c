@@ -86,7 +86,7 @@ static bool end(struct spin *spin) {
   return true;
 }
 
-/* One that ends may be what another one waits for. */
+/* Ends all spins that can end, again and again: a spin that ends may be what another one waits for. */
 static void end_all(void) {
   bool again = true;
   while (again) {

@@ -159,7 +159,7 @@ bool state_slot_is_live(unsigned slot);
 
 #define STATE_NO_SLOT STATE_MAX_PROCESSES /* of a process that only looks */
 
-/* Of this process, from state_join on; and whether the process that has such a number lives. */
+/* Identifies this process from state_join on, and tells whether the process that an identifier names lives. */
 #define STATE_OWNER_SLOT_BITS 11
 uint64_t state_own_owner(void);
 bool state_owner_is_live(uint64_t owner);
@@ -170,7 +170,8 @@ bool state_make_room(size_t start, size_t length); /* on the disk, before the fi
 /* The living process that the caller's PID namespace knows by this number. False when it uses no simulated GPU. */
 bool state_find_process(uint32_t pid, unsigned *slot);
 
-/* One caller at a time asks a process for something; a caller that dies lets go. False when the process has ended. */
+/* Lets a single caller at a time ask a process for something; a caller that dies lets go. False when the process has
+ * ended. */
 bool state_begin_request(unsigned slot);
 void state_end_request(unsigned slot);
 

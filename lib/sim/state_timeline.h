@@ -39,7 +39,7 @@ struct state_piece {
   uint64_t is_copy;
 };
 
-/* What is to be known of a group that has work, has had some in the last second, or is off. */
+/* A group that has work, has had some in the last second, or is off. */
 #define STATE_BUCKET_NS (NS_PER_S / 8)
 #define STATE_BUCKETS 10 /* of the last second, which begins and ends within one */
 

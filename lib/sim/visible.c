@@ -72,7 +72,8 @@ static bool is_listed(unsigned device) {
   return false;
 }
 
-/* As the driver does: the first entry that names no device ends the list, and a device named twice leaves none. */
+/* Reads the list as the driver does: the first entry that names no device ends the list, and a device named twice
+ * leaves none. */
 unsigned visible_find(void) {
   const char *list = getenv("CUDA_VISIBLE_DEVICES");
   unsigned order[SIM_MAX_DEVICES];

@@ -33,7 +33,7 @@ __attribute__((used)) static const char marker[] = "vgpurun spank plugin slurm="
 static const char *state_folder = "/var/lib/vgpurun";
 /* In the process that becomes a task: its slice's usage file, none where st_ino is 0. */
 static struct stat entered;
-/* As they were written; NULL where they were not given. */
+/* The options' texts, unparsed; NULL where they were not given. */
 static char *asked_memory, *asked_sm;
 
 static int keep(char **option, const char *text) {
@@ -78,7 +78,7 @@ EXPORTED int slurm_spank_init(spank_t spank, int count, char *arguments[]) {
     }
     state_folder = strdup(arguments[i] + strlen("state="));
   }
-  /* Those of sbatch and salloc; the ones of srun are in a table, for every context. */
+  /* sbatch and salloc get the options here; srun gets them from a table, in every context. */
   if (spank_context() == S_CTX_ALLOCATOR)
     for (struct spank_option *option = spank_options; option->name; option++)
       if (spank_option_register(spank, option) != ESPANK_SUCCESS)

@@ -122,8 +122,8 @@ struct vgpu_wait_times {
   uint16_t counts_before[VGPU_WAIT_BUCKETS];
 };
 
-/* One device, for all processes of the container. The device's number is its place in the limits file or, without
- * one, its NVML index. Times are nanoseconds of CLOCK_MONOTONIC. */
+/* A device, for all processes of the container. Its number is its place in the limits file or, without one, its NVML
+ * index. Times are nanoseconds of CLOCK_MONOTONIC. */
 struct vgpu_device_shared {
   char uuid[VGPU_UUID_SIZE];
   uint64_t memory_limit_bytes; /* the limit in force, for display */

@@ -61,7 +61,7 @@ void driver_start(void) {
   must(result, "cuDevicePrimaryCtxRetain");
 }
 
-/* As NVML writes it: GPU-, and the bytes in groups of 4, 2, 2, 2 and 6. */
+/* Writes a UUID as NVML does: GPU-, and the bytes in groups of 4, 2, 2, 2 and 6. */
 static void write_uuid(const CUuuid *uuid, char text[48]) {
   char *end = text + sprintf(text, "GPU");
   for (int i = 0; i < 16; i++) {

@@ -40,7 +40,7 @@ class Containers:
 
     @property
     def in_use(self) -> Set[str]:
-        """Those that have to be known."""
+        """The containers that the guard has to know."""
         return self._programs.containers | self._stopped.keys()
 
     def forget_unlisted(self) -> None:

@@ -88,7 +88,7 @@ class _Object(NamedTuple):
 
 
 class _Client:
-    """What a client of the driver's has allocated, as far as it has been found. `file` is its open descriptor."""
+    """The objects that a client of the driver has allocated, as far as they are known. `file` is its descriptor."""
 
     def __init__(self, driver: Driver, file: int, handle: int) -> None:
         self._driver = driver

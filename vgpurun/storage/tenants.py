@@ -232,7 +232,7 @@ def sweep_others() -> bool:
 
 
 class _Left(NamedTuple):
-    """What another user has there: its age in seconds, the user, its name."""
+    """A folder of another user: its age in seconds, the user, its name."""
 
     age_s: float
     user: int

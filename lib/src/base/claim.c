@@ -45,7 +45,7 @@ void claim_wait(int32_t *claim) {
 
 __thread struct signals signals;
 
-/* One that an instruction raises would be fatal while it is blocked. */
+/* Blocks all signals but those that an instruction raises: blocked, these would be fatal. */
 void signals_hold(void) {
   static const int raised[] = {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
   sigset_t most;

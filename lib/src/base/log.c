@@ -31,8 +31,8 @@ void log_line(enum log_level level, const char *format, ...) {
   if (length > (int)sizeof line - 2)
     length = (int)sizeof line - 2;
   line[length++] = '\n';
-  /* One write, so that lines of several processes do not mix. Nothing can be done about a closed stderr. Not by
-   * write(), where a thread that is cancelled would end, and keep what the caller has claimed. */
+  /* A single write keeps lines of several processes apart. Nothing can be done about a closed stderr. write() would be
+   * a cancellation point: a cancelled thread would end there, and keep what the caller has claimed. */
   (void)syscall(SYS_write, STDERR_FILENO, line, (size_t)length);
   errno = saved_errno;
 }

@@ -112,7 +112,8 @@ static int64_t needs_ns(const struct wait *wait) {
   return get(wait->meter->in_flight_ns) - (begun ? METER_BATCH_NS : 0);
 }
 
-/* With the turns on other GPUs, unless work has begun there: the next tenant may need all of them at once. */
+/* Passes the turns on the other GPUs too, unless work has begun there: the next tenant may need all of them at once.
+ * */
 static void pass(const struct wait *wait) {
   struct meter *other;
   turns_pass(&wait->meter->turns);
@@ -314,9 +315,10 @@ static uint32_t most_launches(const struct wait *wait, bool is_let_go) {
 
 /* ---- contention with work without a turn ------------------------------------------------------------------------- */
 
-/* With nothing of ours before it a marker is done in a fraction of a millisecond, but where others work only when their
- * slice of the GPU's own time-slicing has ended, which is two milliseconds: to switch between tenants takes less than
- * METER_REFRESH_NS. The last question is asked after the time: if we were held up, the GPU was not. */
+/* Tells whether a marker with nothing of ours before it is late. It is done in a fraction of a millisecond, unless
+ * others work: then only when their slice of the GPU's own time-slicing has ended, which is two milliseconds, while a
+ * switch between tenants takes less than METER_REFRESH_NS. The last question is asked after the time: if the host held
+ * us up, the GPU was on time. */
 static bool is_late(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
   void *marker = driver->record(stream->handle);

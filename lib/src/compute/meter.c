@@ -8,8 +8,8 @@
 #include "compute/outstanding.h"
 
 #define CLAIM_TRIES 50
-/* Where waits end the batches, or batches are mixed, what each launch costs does not show. So one batch of so many has
- * a single launch, which is measured alone. */
+/* Every so many batches, a batch has a single launch, which is measured alone: where waits end the batches, or batches
+ * are mixed, they do not show what each launch costs. */
 #define SAMPLE_EVERY 16
 
 /* ---- ends ------------------------------------------------------------------------------------------------------ */
@@ -114,7 +114,7 @@ static void set_clock(struct meter_stream *stream) {
   stream->batch.start_ns = driver->now_ns();
 }
 
-/* With the claim held, before a launch: leaves a batch open for it, or none where it cannot be measured. */
+/* Leaves a batch open for a launch, or none where the launch cannot be measured. The caller holds the claim. */
 static bool open_batch(struct meter_stream *stream, uint64_t work, int64_t *cost_ns) {
   struct meter *meter = stream->meter;
   struct batch *batch = &stream->batch;
@@ -160,7 +160,7 @@ static inline __attribute__((always_inline)) bool join(struct meter_stream *stre
   return true;
 }
 
-/* With the claim held, which ends here where the launch cannot be measured. */
+/* Puts a launch into a new batch. The caller holds the claim, which ends here where the launch cannot be measured. */
 static COLD bool launch_in_new_batch(struct meter_stream *stream, uint64_t work) {
   int64_t cost_ns;
   if (open_batch(stream, work, &cost_ns)) {
@@ -277,8 +277,8 @@ void meter_before_wait(struct meter_stream *stream) {
   close_older(stream, METER_LATE_NS);
 }
 
-/* That tells when a stream is idle without any marker. A batch with one before it has one behind it, too: the two tell
- * how long it took. */
+/* Ends the batch after a wait, which tells without a marker that the stream is idle. A batch that began with a marker
+ * ends with one, too: the two tell how long it took. */
 static void end_of_wait(struct meter_stream *stream, enum meter_wait wait, int64_t returned_ns) {
   if (!claim_open(stream, 0, wait == METER_STREAM_MAY_BE_BUSY))
     return;

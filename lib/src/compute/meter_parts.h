@@ -88,7 +88,7 @@ bool meter_claim_patiently(const struct meter_driver *driver, int32_t *claim);
 /* May the calling thread ask for the stream? A capture may have reached it by an event. */
 bool meter_may_touch(struct meter_stream *stream);
 
-/* With the claim held: the batch, which is not open any more, ends behind its last launch. */
+/* Ends the batch, which is no longer open, behind its last launch. The caller holds the claim. */
 void meter_end_now(struct meter_stream *stream);
 
 /* Is something of ours on the GPU, as far as is known, or about to be? */
@@ -100,8 +100,8 @@ static inline bool meter_is_dry(struct meter_stream *stream) {
          atomic_load_explicit(&stream->head, memory_order_acquire);
 }
 
-/* With the claim on the stream, whose batch is not open: waits until a launch of that cost may begin, and returns its
- * batch. All waits are bounded, but for a pause, which lasts as long as the host wants it. */
+/* Waits until a launch of that cost may begin, and returns its batch. The caller holds the claim on the stream, whose
+ * batch is not open. All waits are bounded but a pause, which lasts as long as the host wants it. */
 struct batch gate_wait(struct meter_stream *stream, int64_t cost_ns);
 
 /* Notes the GPU time of all processes of the container so far, and this one's own_ns of it since the last call. */

@@ -55,8 +55,8 @@ static void tell(struct meter *meter) {
     is_damaged |= get(bucket->zero_at_ns) > pay(bucket, get(bucket->zero_at_ns), 0);
   }
   bool is_news = bill->pay_ns != 0 || bill->launches > 0 || is_damaged;
-  /* That takes some microseconds: a program that waits for short work would lose them each time. But where a GPU has
-   * work, the container's others go by that. */
+  /* Telling the others takes some microseconds, which a program that waits for short work would lose each time. But
+   * where a GPU has work, the container's other processes go by it. */
   bool is_soon = bill->now_ns - meter->told_ns < METER_REFRESH_NS && llabs(bill->pay_ns) < METER_REFRESH_NS;
   bool is_awaited = get(meter->in_flight_batches) > 0 && gate_is_in_step(meter, bill->now_ns);
   if (!is_news || (is_soon && !is_awaited))
@@ -139,8 +139,8 @@ static void settle(struct meter_stream *stream, const struct batch *batch, int64
   struct meter *meter = stream->meter;
   struct meter_bill *bill = &meter->bill;
   int64_t start_ns = max(batch->began_ns, stream->previous_end_ns);
-  /* It began behind something that is no launch, if later than the GPU takes to switch between tenants. In company a
-   * batch pays for its turn, whatever that was used for. */
+  /* A batch that took longer, by more than a switch between tenants takes, began behind something that is not a
+   * launch. In company a batch pays for its turn, whatever used it. */
   bool is_behind = end_ns - start_ns > most_ns + METER_REFRESH_NS / 2 && !batch->in_company;
   if (is_behind)
     start_ns = end_ns - most_ns;

@@ -15,7 +15,7 @@ static void end(struct meter *meter) {
     add(meter->outstanding.sum_ns, meter->driver->now_ns());
 }
 
-/* What is captured is launched with its graph. */
+/* Notes a launch, except into a capture: captured work is launched with its graph. */
 void outstanding_launch(struct meter_stream *stream, int64_t now_ns) {
   struct meter *meter = stream->meter;
   if (get(stream->outstanding_ns) == 0 && meter->driver->is_capturing(stream->handle))

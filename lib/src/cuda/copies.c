@@ -1,7 +1,7 @@
 /* The functions that are only recorded: copies and fills, events and streams. Nobody is held back here. */
 #include "cuda/entries.h"
 
-/* Where a copy with a descriptor goes. Unified addresses show it to the driver alone. */
+/* Returns the direction of a copy with a descriptor. With unified addresses the driver alone knows it. */
 static uint8_t direction(CUmemorytype from, CUmemorytype to) {
   bool from_host = from == CU_MEMORYTYPE_HOST, to_host = to == CU_MEMORYTYPE_HOST;
   if (from == CU_MEMORYTYPE_UNIFIED || to == CU_MEMORYTYPE_UNIFIED)

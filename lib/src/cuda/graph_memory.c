@@ -209,7 +209,7 @@ INSTANTIATE(cuGraphInstantiate_v2,
 INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec * executable, CUgraph graph, unsigned long long flags),
             executable, graph, flags)
 
-/* It may upload the graph at once: then it is made without that, and uploaded by our own call. */
+/* Instantiates without the upload that the parameters may ask for, and uploads by our own call. */
 static CUresult with_params(CUgraphExec *executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters,
                             CUresult (*instantiate)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *),
                             CUresult (*upload)(CUgraphExec, CUstream)) {

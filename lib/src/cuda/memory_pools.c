@@ -220,7 +220,7 @@ bool pools_settle(struct device *device, enum pools what) {
   return settled;
 }
 
-/* Where the program waits, the driver takes back what pools do not need. */
+/* Reads again what pools hold: where the program waits, the driver takes back what they do not need. */
 void pools_after_wait(void) {
   const struct device *device;
   host_memory_collect();

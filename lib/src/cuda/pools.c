@@ -53,7 +53,7 @@ static bool reserve_growth(struct request *request, uint64_t size, CUstream stre
   return fits;
 }
 
-/* Where the pool may not grow. Host memory in its place is in no pool, but is freed alike. */
+/* Serves a request from host memory where the pool may not grow. That memory is in no pool, but is freed alike. */
 static CUresult serve(struct request *request, size_t size) {
   struct current current = device_current();
   CUstreamCaptureMode mode = capture_relax();

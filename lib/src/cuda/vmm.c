@@ -21,7 +21,7 @@ struct physical {
   int mappings;
 };
 
-/* One lock for the counts of all: these calls take the driver tens of microseconds. */
+/* A single lock for all counts suffices: these calls take the driver tens of microseconds. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct table handles = TABLE_INITIALIZER;  /* handle -> physical */
 static struct table mappings = TABLE_INITIALIZER; /* address -> physical, bytes */
@@ -35,7 +35,8 @@ static struct physical *find(struct table *table, uint64_t key) {
   return table_get(table, key, &entry) ? entry.owner : NULL;
 }
 
-/* With the lock held. A released handle's number may be given out again while the memory is still mapped. */
+/* Changes the counts; the caller holds the lock. The driver may give out a released handle's number again while the
+ * memory is still mapped. */
 static void change(struct physical *physical, int references, int mapped) {
   struct table_entry ignored;
   physical->references += references;
@@ -169,7 +170,7 @@ HOOK CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGen
   return result;
 }
 
-/* One call may take away several neighbouring mappings, always whole ones. */
+/* A single call may unmap several neighbouring mappings, always whole ones. */
 HOOK CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
   if (!process_is_limited())
     return real.cuMemUnmap(address, size);

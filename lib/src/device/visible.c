@@ -52,7 +52,7 @@ static void add_gpu(struct list *list, const struct vgpu_limits *share, int gpu)
   add(list, share->devices[gpu].uuid, strnlen(share->devices[gpu].uuid, VGPU_UUID_SIZE - 1));
 }
 
-/* One that the share does not have, or no longer, stands for the first of its GPUs that is not in the list. */
+/* Replaces a GPU that the share does not have, or no longer has, by the first of its GPUs that is not in the list. */
 static void add_other(struct list *list, const struct vgpu_limits *share) {
   for (int i = 0; i < gpu_count(share); i++)
     if (!list->has[i]) {

@@ -30,14 +30,14 @@ static ioctl_function *find(ioctl_function **known, void *handle) {
   return found;
 }
 
-/* What the program would have called without us. */
+/* Calls what the program would have called without us. */
 static int next(int file, unsigned long request, void *argument) {
   static ioctl_function *known;
   ioctl_function *found = find(&known, RTLD_NEXT);
   return found != NULL ? found(file, request, argument) : (int)syscall(SYS_ioctl, file, request, argument);
 }
 
-/* That of libcuda and what it is linked with: the C library's, or a simulated driver's. */
+/* Calls the ioctl of libcuda and what it is linked with: the C library's, or a simulated driver's. */
 static int drivers(int file, unsigned long request, void *argument) {
   static ioctl_function *known;
   void *cuda = hooks_cuda_handle();

@@ -215,7 +215,7 @@ static void *libcs_dlvsym(void *handle, const char *name, const char *version) {
   LOOK_UP(libc_find_dlvsym(), name, version);
 }
 
-/* With RTLD_DEEPBIND, a library's calls would go to what it is linked with before they come here. */
+/* RTLD_DEEPBIND would send a library's calls to what it is linked with before they come here. */
 #ifndef RTLD_DEEPBIND
 #define RTLD_DEEPBIND 0 /* musl has none */
 #endif

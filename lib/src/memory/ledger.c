@@ -132,7 +132,7 @@ struct vgpu_device_usage ledger_own_usage(const struct ledger *ledger, int devic
 
 static const struct ledger_room no_room = {.used_bytes = LEDGER_FULL};
 
-/* With what is pending, and what the others held when they were read last. */
+/* Returns the room that is left, counting what is pending and what the others held when they were last read. */
 static HOT struct ledger_room room_of(const struct ledger *ledger, int device, const uint64_t limits_bytes[]) {
   uint64_t held_bytes = held_by_us(ledger, device);
   struct ledger_room room = {.left_bytes = UINT64_MAX};
@@ -252,7 +252,7 @@ HOT struct ledger_room ledger_reserve(const struct ledger *ledger, int device, u
 
 /* ---- counting ---------------------------------------------------------------------------------------------------- */
 
-/* Where more was taken than had been reserved, the rest has never been pending. */
+/* Turns a reservation into an allocation. What was taken beyond the reservation has never been pending. */
 HOT void ledger_settle(const struct ledger *ledger, int device, uint64_t reserved_bytes, uint64_t actual_bytes) {
   struct ledger_flow *flow = &ledger->own->flows[device];
   uint64_t unreserved_bytes = subtract_saturating(actual_bytes, reserved_bytes);
@@ -332,7 +332,7 @@ static struct ledger_range tracked(const struct ledger *ledger, int device, cons
   };
 }
 
-/* As it is to stand in the file of a level. */
+/* Fills the process's slot for the file of a level. */
 static void fill_slot(const struct ledger *ledger, struct vgpu_process_usage *slot) {
   static const struct vgpu_device_usage nothing;
   const struct vgpu_process_usage *own = &ledger->own->usage;

@@ -65,7 +65,7 @@ struct ledger_slots {
   bool (*is_live)(void *context, int slot); /* wipes the slot if its owner has died */
 };
 
-/* One level, and those above: what a process holds counts in all of them. */
+/* A level, and those above: what a process holds counts in all of them. */
 struct ledger {
   struct ledger_own *own; /* the same at all levels */
   const struct ledger_slots *slots;

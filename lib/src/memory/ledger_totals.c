@@ -4,7 +4,8 @@
 #include "base/compiler.h"
 #include "memory/ledger_own.h"
 
-/* As much as the device has: threads may all ask for it, and hosts may serve it. */
+/* Bounds a total by this many times the device's memory: all threads may ask for all of it at once, and hosts may
+ * serve it. */
 #define MOST_TIMES 1024
 
 /* More than there can be is damage. It counts as nothing, since the slot's owner, which repairs it, may be idle for

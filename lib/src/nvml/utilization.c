@@ -98,7 +98,7 @@ static bool ask_driver(nvmlDevice_t handle, nvmlUtilization_t *utilization) {
   return result == NVML_SUCCESS || result == NVML_ERROR_NOT_FOUND;
 }
 
-/* Where neither we nor the driver can tell whose work it was, the driver's figure for the whole device stands. */
+/* Shows the driver's figure for the whole device where neither we nor the driver can tell whose work it was. */
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *utilization) {
   hooks_load_nvml();
   nvmlReturn_t result = real.nvmlDeviceGetUtilizationRates(handle, utilization);

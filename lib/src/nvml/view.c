@@ -1,4 +1,4 @@
-/* Where the program enters the functions of NVML that are caught. */
+/* The functions of NVML that are caught, as the program enters them. */
 #include "nvml/view.h"
 #include "cuda/memory_info.h"
 #include "device/process.h"

@@ -2,7 +2,7 @@
 
 #include "base/compiler.h"
 
-/* What is nearly sure is off by a part of so many at the most. */
+/* An estimate that is nearly certain is off by one part in this many at most. */
 #define SURE_PART 16
 #define ROUNDING_PART 64 /* of the GPU's clock */
 

@@ -20,8 +20,8 @@ struct profile_work {
 /* From now on kernels are counted there. NULL: nowhere. */
 void profile_kernels_use(struct profile_disk *disk);
 
-/* What is known of a kernel with such a key, or NULL: then it gets a name, of any length; without one (NULL), its
- * address. All that find no room have one work together. */
+/* Finds what is known of a kernel with such a key, or NULL: then the caller names it, by a text of any length or, with
+ * NULL, by its address. All that find no room share one work. */
 struct profile_work *profile_kernels_find(uint64_t key);
 struct profile_work *profile_kernels_name(uint64_t key, const char *name);
 
@@ -31,8 +31,8 @@ struct profile_work *profile_kernels_graph(uint64_t key);
 /* Forgets the kernels: those of a module go, and others may get their handles. */
 void profile_kernels_forget(void);
 
-/* One launch of such work took so long, or nearly: that is forgotten when it is certain of another. Other work may have
- * its place by now. */
+/* Notes that a launch of such work took so long, or nearly so: an uncertain figure is forgotten at the next certain
+ * one. Other work may have taken its place by now. */
 void profile_kernels_learn(struct profile_work *work, uint64_t key, int64_t took_ns, bool is_certain);
 
 void profile_kernels_add_time(uint32_t kernel, int64_t gpu_ns);

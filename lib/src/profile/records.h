@@ -11,7 +11,7 @@
 /* From now on records go there. NULL: nowhere. In a forked child, too, after that has given up its parent's. */
 void profile_records_use(struct profile_disk *disk);
 
-/* Where this thread stores, and what it is about to. */
+/* The place at which this thread stores, and what it is about to store. */
 struct profile_place {
   struct profile_chunk *chunk;
   uint32_t left; /* records that the chunk has room for; what the file says of it may not be ours */

@@ -14,7 +14,7 @@ struct account {
   int slowest;              /* the bucket that has had no tokens for the longest time */
 };
 
-/* What has happened until now_ns. */
+/* An entry of the account: what has happened until now_ns. */
 struct account_entry {
   int64_t now_ns, used_ns; /* GPU time */
   int64_t held_ns;         /* for which work has waited */

@@ -66,7 +66,7 @@ static void note_made(int file, uint32_t client, uint32_t parent, uint32_t handl
   claim_release(&lock);
 }
 
-/* With an object goes all that is below it. */
+/* Removes all that is below an object, which goes with it. */
 static void remove_below(uint32_t client, uint32_t handle) {
   for (uint32_t i = 0; i < object_count; i++) {
     struct object *object = &objects[i];

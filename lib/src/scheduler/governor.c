@@ -128,8 +128,8 @@ static bool is_answered(struct governor *governor, uint32_t status, int64_t now_
   return status == RM_OK;
 }
 
-/* Where many processes ask the driver at once each call takes longer, and all of them switch less often. A host that
- * is held up in a single call changes nothing. */
+/* Notes how long a call took, and fits the period to it: each call takes longer where many processes ask the driver at
+ * once, and then all of them switch less often. A host that holds up a single call changes nothing. */
 static void note_duration(struct governor *governor, int64_t took_ns) {
   governor->calls_ns = min(took_ns, governor->calls_ns + governor->calls_ns / 4);
   double part = (double)governor->calls_ns / (double)governor->period_ns;

@@ -374,7 +374,7 @@ static bool write_usage(void *files_, int descriptor, const void *from, size_t s
          say_failed(files);
 }
 
-/* One thread at a time: a borrowed slot is the process's, so that a second thread would not be kept out of it. */
+/* Lets in one thread at a time: a borrowed slot is the process's, so a second thread would not be kept out of it. */
 static bool slot_is_live(void *files_, int slot) {
   static const struct vgpu_process_usage nothing;
   static int32_t borrowing;

@@ -117,7 +117,7 @@ static const char *find_variable(const char *name, int device_index, const char 
   return NULL;
 }
 
-/* Where the variable is not set, the bytes stay as they were. */
+/* Reads a memory limit from a variable; the bytes stay as they were where it is not set. */
 static void read_memory(const char *variable, int device_index, const char *alias, uint64_t device_bytes,
                         uint64_t *bytes) {
   const char *name;

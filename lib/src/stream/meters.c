@@ -76,7 +76,7 @@ static void add_buckets(struct meter *meter, const struct device *device) {
     meter_add_bucket(meter, device_state(device, level), states[level]);
 }
 
-/* As the driver was told when it started. */
+/* Tells whether launches block, as the driver was told when it started. */
 static bool launches_block(void) {
   const char *value = getenv("CUDA_LAUNCH_BLOCKING");
   return value != NULL && *value != '\0' && strcmp(value, "0") != 0;
@@ -159,7 +159,7 @@ static bool is_measured(struct device *device) {
   return limits.paused || (limits.sm_policy != VGPU_SM_OFF && limited);
 }
 
-/* Where it is asked for, the GPU's own scheduler holds the limit if the driver lets us have it so; else launches are
+/* Lets the GPU's own scheduler hold the limit where that is asked for and the driver allows it; else launches are
  * held. */
 static struct meter *limiting(struct device *device) {
   struct meter *meter = meter_of(device);

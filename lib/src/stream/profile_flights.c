@@ -74,7 +74,7 @@ static void watch_exit(void) {
     atexit(harvest_at_exit);
 }
 
-/* One that has ended, which its last thread may still look at. */
+/* Takes a stream that has ended, at which its last thread may still look. */
 static struct profile_stream *take_spare(void) {
   struct profile_stream *stream = spare;
   if (stream == NULL || !claim_try(&stream->claim))
@@ -345,8 +345,8 @@ static void insert(struct flight *flight) {
   *link = flight;
 }
 
-/* It ended with its context, or the process does, or after an error: at the latest now. What each took is not known,
- * where its work is not. */
+/* Settles the work of a stream that ended with its context, with the process or after an error: it ended now at the
+ * latest. How long unknown work took is guessed. */
 static void settle_lost(struct profile_stream *stream) {
   int64_t now_ns = quick_clock_ns(), from_ns = 0;
   struct flight *flight;

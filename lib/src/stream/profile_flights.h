@@ -38,8 +38,8 @@ void profile_flights_end_stream(struct profile_stream *stream, CUstream handle);
 /* Have other streams of the device work, as far as is known? */
 bool profile_flights_compete(const struct profile_stream *stream);
 
-/* With the claim held, by a thread that may use the stream: a marker, and an open group behind it, unless the stream is
- * being captured; and the end of the group, with a marker where that may be recorded. */
+/* Opens a group behind a marker, unless the stream is being captured; and closes it, with a marker where one may be
+ * recorded. The caller holds the claim, and may use the stream. */
 bool profile_flights_open(struct profile_stream *stream);
 void profile_flights_close(struct profile_stream *stream, bool marks);
 

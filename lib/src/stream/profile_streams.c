@@ -22,7 +22,7 @@ static struct table streams = TABLE_INITIALIZER; /* key -> profile_stream */
 static uint32_t generation = 1;                  /* changes when a handle loses its meaning */
 static bool captures;                            /* has any begun? */
 
-/* What the thread launched on last. */
+/* The stream on which the thread launched last. */
 static __thread struct {
   CUstream handle;
   struct profile_stream *found;

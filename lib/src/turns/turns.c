@@ -146,7 +146,7 @@ static int64_t place_of(const struct turns *turns, const struct turns_tenant *te
   return (before + count - slice_number(now_ns) % count) % count;
 }
 
-/* One that waits. Without a ticket we have the turn. */
+/* Tells whether a waiting tenant goes before us. Without a ticket we have the turn. */
 static bool goes_before_us(const struct turns *turns, const struct turns_tenant *tenant, int64_t now_ns) {
   const struct turns_slot *own = &turns->own;
   uint32_t theirs = priority_of(tenant->ticket_ns, &tenant->terms, now_ns);

@@ -106,7 +106,7 @@ void turns_begin(struct turns *turns, const struct turns_system *system, void *f
 /* Tells the others that we are there, and may launch. */
 void turns_note_presence(struct turns *turns);
 
-/* As it was lately. */
+/* Returns the others' turns as they were read lately, and reads them again where that is too long ago. */
 struct turns_view turns_refresh(struct turns *turns);
 
 /* Takes the own terms, and tells the share of the GPU's time, 1 to 100, that falls to this tenant now. By its own limit

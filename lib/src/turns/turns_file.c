@@ -57,7 +57,7 @@ static int open_in(int folder, const char *what, int access_mode) {
   return -1;
 }
 
-/* As they were where that fails. It may have been moved to another GPU. */
+/* Reads a tenant's GPU and terms, which stay as they were where that fails. It may have been moved to another GPU. */
 static void read_terms(const struct turns_files *files, int folder, struct turns_peer *peer,
                        struct turns_terms *terms) {
   struct vgpu_limits content;
@@ -105,8 +105,8 @@ static int count_of(const struct turns_files *files, int count, uid_t owner) {
   return found;
 }
 
-/* Where all places are taken: one of the user that has the most, so that many tenants of one user keep out none but
- * that user's own. Else -1. The kernel lets nobody make a folder of somebody else's. */
+/* Finds a place for a tenant. Where all are taken, it takes one from the user who has the most, so that many tenants
+ * of one user keep out none but that user's own; else -1. The kernel lets nobody make a folder of somebody else's. */
 static int find_place(const struct turns_files *files, int count, uid_t owner) {
   int place = 1, most = 0;
   if (count < TURNS_TENANTS)
@@ -148,7 +148,7 @@ static bool is_known(const struct turns_files *files, int count, const char *nam
   return false;
 }
 
-/* What a look at a folder has shown. */
+/* The result of a look at a folder. */
 struct look {
   bool is_there, is_taken; /* has a place now, or had it */
   uid_t owner;
@@ -187,7 +187,7 @@ static int find_rested(struct turns_files *files, struct turns_tenant *tenants, 
   return count;
 }
 
-/* As the kernel writes it. */
+/* A folder's entry, as the kernel writes it. */
 struct entry {
   uint64_t inode;
   int64_t next;
@@ -208,8 +208,8 @@ static int visit(struct turns_files *files, struct turns_tenant *tenants, int co
   return count;
 }
 
-/* As many as there is time for: the next refresh goes on from there. Without opendir(), which allocates: this may be in
- * a program's own allocator. */
+/* Finds as many further tenants as there is time for; the next refresh goes on from there. opendir() allocates, and
+ * this may run in a program's own allocator. */
 static int find_more(struct turns_files *files, struct turns_tenant *tenants, int count) {
   _Alignas(struct entry) char entries[4096];
   struct turns_folders *folders = &files->folders;
@@ -237,7 +237,7 @@ static void rest(struct turns_files *files, const char *name) {
   files->next_resting = (files->next_resting + 1) % TURNS_RESTING;
 }
 
-/* Those stay that are on the GPU still, and are at work or owe something. */
+/* Keeps the tenants that are on the GPU still, and are at work or owe something. */
 static int keep(struct turns_files *files, struct turns_tenant *tenants, int count) {
   int64_t now_ns = clock_now_ns();
   int kept = 1;
@@ -315,7 +315,7 @@ static bool make_files(int folder) {
          make_file(folder, "limits", &limits, sizeof limits);
 }
 
-/* It gets its name when it is whole. Another process of ours may have made it meanwhile. */
+/* Makes the folder, which gets its name when it is whole. Another process of ours may have made it meanwhile. */
 static bool make_folder(const char *all, const char *path) {
   char half_made[PATH_MAX];
   if (mkdir(all, 01777) == 0)
@@ -338,7 +338,7 @@ static bool make_folder(const char *all, const char *path) {
   return false;
 }
 
-/* Where a host has made our file, or else where we make it. */
+/* Finds the path of our file: where a host has made it, or else where we make it. */
 static bool own_path(struct turns_files *files, const struct shared_file *usage, char *path) {
   const char *named = getenv(VGPU_ENV_TURNS_FILE);
   bool in_container = access(VGPU_CONTAINER_LIMITS, F_OK) == 0;

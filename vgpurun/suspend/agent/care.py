@@ -28,7 +28,7 @@ class Care:
 
     @property
     def watched(self) -> Sequence[Target]:
-        """Those that are suspended, or on their way: they are to be seen to without delay, as a program may wait."""
+        """Programs that are suspended, or on their way: the agent sees to them without delay, as a call may wait."""
         return list(self._watched.values())
 
     def keep(self, targets: Sequence[Target]) -> None:

@@ -16,7 +16,7 @@ _ENGINE_TAKES_S = 0.2  # mostly; a look waits no longer for it, and asks the nex
 
 
 class Idling:
-    """Those that idle. `say` hears of each once."""
+    """The programs that idle. `say` hears of each once."""
 
     def __init__(self, gpus: Sequence[Gpu], uses: Uses, transitions: Transitions, say: Callable[[str], None]) -> None:
         self._gpus = gpus

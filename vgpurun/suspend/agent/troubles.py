@@ -1,4 +1,4 @@
-"""What the agent fails at: each trouble is said once, and is tried again a little later."""
+"""The agent's failures: it says each once, and tries again a little later."""
 
 from collections.abc import Callable
 
