@@ -16,11 +16,14 @@ from vgpurun.guard.hands import HANDS
 from vgpurun.guard.run import REFRESH_INTERVAL_S, duties_of
 from vgpurun.guard.snapshot import Contained, Program, Snapshot, by_container
 from vgpurun.guard.state import State
+from vgpurun.guard.switch_keeper import OFF
+from vgpurun.guard.switches import SWITCHES, Switches
 from vgpurun.guard.upkeep import follow, let_held_run
 from vgpurun.host.freezer import Cgroup, run_of
 from vgpurun.host.gpus import Gpu
 from vgpurun.inventory import guarded
 from vgpurun.limits.quota import Quota
+from vgpurun.util.process_identity import ProcessIdentity
 
 SETTINGS = {key.name: key.read(str(key.built_in)) for key in GUARD}
 WINDOW_S = 1.0  # over which NVML tells the use of a GPU's time
@@ -43,6 +46,20 @@ class Fake:
     gpu: int = 0
 
 
+class Scheduler(Switches):
+    """The GPUs' own scheduler. `taken` are the processes that are off now, which none of `hidden` can be."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.taken: set[int] = set()
+        self.hidden: set[int] = set()
+
+    def _is_done(self, verb: str, process: ProcessIdentity) -> bool:
+        if process.pid not in self.hidden:
+            (self.taken.add if verb == OFF else self.taken.discard)(process.pid)
+        return process.pid not in self.hidden
+
+
 @dataclass
 class World:
     """The host, and a guard on it. `step` is what happens between two moments."""
@@ -61,6 +78,7 @@ class World:
     step: Callable[[World], None] = lambda _: None
     busy: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
     guard: Guard = None  # type: ignore[assignment]
+    switches: Scheduler = None  # type: ignore[assignment]
     state: State = None  # type: ignore[assignment]
 
     def start(self) -> World:
@@ -69,9 +87,11 @@ class World:
             self.state.close()
         self.state = State(self.said.append, lambda: self.now_s)
         settings = {**SETTINGS, **self.settings}
-        duties = duties_of(settings, self.state)
+        self.switches = Scheduler(self.state.memory_of(SWITCHES), self.state.write, lambda *_: None)
+        duties = duties_of(settings, self.state, self.switches)
         self.duties = duties
-        self.guard = Guard(self.state, duties, self.hands, self.said.append, lambda _: None)
+        hands = {verb: hand for each in duties for verb, hand in each.hands.items()}
+        self.guard = Guard(self.state, duties, {**self.hands, **hands}, self.said.append, lambda _: None)
         self.guard.resume()
         let_held_run(self.state)
         self._refresh_at_s = self.now_s

@@ -194,7 +194,7 @@ GUARD = (
     Key("memory", _one_of(*GUARD_MEMORY), "what is done to a container that holds 5 % more than its memory limit",
         "kill", "freeze"),
     Key("compute", _one_of(*GUARD_COMPUTE), "what is done to one that uses more than its share with programs that "
-        "the library does not see", "warn", "hold"),
+        "the library does not see; unheld and all hold by the GPU's own scheduler, an experiment", "warn", "hold"),
     Key("outside", _one_of(*GUARD_OUTSIDE), "what is done to a program on a GPU that vgpurun did not start",
         "kill", "warn"),
     Key("grace", _span, "how long a container may be above its limit if the library does not see all of its programs",

@@ -1,7 +1,7 @@
 """The duty that holds a container to its share of a GPU's time when the library does not see all of its programs.
 
-The container is frozen and thawed in turn. NVML says what share it has had in the last second; what that was above or
-below the limit is kept as a balance, which the next periods make up for. Launches from before a
+The container is stopped and let go on in turn (brakes.py). NVML says what share it has had in the last second; what
+that was above or below the limit is kept as a balance, which the next periods make up for. Launches from before a
 freeze still run, and are made up for in the same way.
 """
 
@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from vgpurun.errors import CgroupError
+from vgpurun.errors import CgroupError, ChannelError
+from vgpurun.guard.brakes import Brake
 from vgpurun.guard.daemon import Actions, Duty
 from vgpurun.guard.ended import LOOK_AGAIN_S, WINDOW_S, Ended
 from vgpurun.guard.snapshot import Contained, Derived, Snapshot
@@ -22,8 +23,7 @@ from vgpurun.inventory.guarded import HOLD, RELEASE, WARN
 from vgpurun.limits.policies import SmPolicy
 
 COMPUTE = "compute"
-PERIOD_S = 0.5  # NVML averages over a second, so a period must be a part of that
-LEAST_ON_S = 0.02  # of a period; less is spent on freezing and thawing
+LEAST_ON_S = 0.02  # of a period; less is spent on stopping it
 _MARGIN_PERCENT = 2  # NVML counts whole percents
 _REPAID_IN_S = 2.0
 _MOST_SAVED_S, _MOST_OWED_S = 0.2, 30.0
@@ -62,9 +62,10 @@ class Use:
 class Held:
     """A container that is held to its share, and how far it has been thawed of late."""
 
-    def __init__(self, container: Contained, now_s: float, before: Mapping[str, Use] = {}) -> None:
+    def __init__(self, container: Contained, brake: Brake, now_s: float, before: Mapping[str, Use] = {}) -> None:
         """`before` is what it had when it was let go the last time."""
         self.container = container
+        self._brake = brake
         self._before = before
         self.uses: dict[str, Use] = {}  # by the UUIDs of the GPUs on which it has to be held
         self.within_since_s = now_s
@@ -81,7 +82,7 @@ class Held:
         if use is None:
             balance_s = self._before[uuid].balance_at_s(now_s) if uuid in self._before else 0.0
             use = self.uses[uuid] = Use(limit, now_s - WINDOW_S, balance_s)
-        use.measure(share, limit, self._thawed_ratio(now_s), now_s)
+        use.measure(share, limit, self.thawed_ratio(now_s), now_s)
         if share > limit or not self.is_let_run():
             self.within_since_s = now_s
 
@@ -99,7 +100,7 @@ class Held:
     @property
     def period_s(self) -> float:
         """A longer period for a small share, of which the least part would be too much."""
-        return max(PERIOD_S, LEAST_ON_S / min(use.limit for use in self.uses.values()))
+        return max(self._brake.period_s, LEAST_ON_S / min(use.limit for use in self.uses.values()))
 
     def next_on_s(self) -> float:
         """Return for how long of the next period it may run: by the GPU that leaves it the least."""
@@ -107,9 +108,9 @@ class Held:
         return 0.0 if on_s < LEAST_ON_S else min(on_s, self.period_s)
 
     def set_thawed(self, is_thawed: bool, now_s: float) -> None:
-        """Freeze or thaw it. Raises CgroupError."""
+        """Stop it, or let it go on. Raises CgroupError and ChannelError."""
         if is_thawed != self.is_thawed:
-            (self.container.cgroup.thaw if is_thawed else self.container.cgroup.freeze)()
+            (self._brake.go if is_thawed else self._brake.stop)(self.container)
             self._note_change(is_thawed, now_s)
 
     def _note_change(self, is_thawed: bool, now_s: float) -> None:
@@ -117,17 +118,19 @@ class Held:
         self.changes = [*self.changes[-_MOST_CHANGES:], (now_s, is_thawed)]
 
     def follow_pause(self, now_s: float) -> None:
-        """Leave it frozen while the engine says that it is paused, and go on after that. Raises CgroupError.
+        """Leave it frozen while the engine says that it is paused, and go on after that.
+
+        Raises CgroupError and ChannelError.
 
         What the engine says may be seconds old, so it has to be known still that this froze it.
         """
         was_paused, self.is_paused = self.is_paused, self.container.is_paused
         if self.is_paused:
-            self.container.cgroup.freeze()
+            self._brake.stop(self.container)
         elif not was_paused:
             return
         self.period_began_s, self.on_s = now_s - self.period_s, 0.0  # the next period begins at once
-        is_thawed = not self.container.cgroup.is_frozen()
+        is_thawed = not self._brake.is_stopped(self.container)
         if is_thawed != self.is_thawed:  # by the engine
             self._note_change(is_thawed, now_s)
 
@@ -135,7 +138,8 @@ class Held:
         """Whether it has: what is at its cgroup's path by now is a later start of it, or nothing."""
         return run_of(self.container.cgroup) != self.container.run
 
-    def _thawed_ratio(self, now_s: float) -> float:
+    def thawed_ratio(self, now_s: float) -> float:
+        """Return for which part of the last second it was not stopped."""
         began_s, total_s, until_s = now_s - WINDOW_S, 0.0, now_s
         for at_s, is_thawed in reversed(self.changes):
             if is_thawed:
@@ -147,12 +151,19 @@ class Held:
 
 
 class ComputeDuty(Duty):
-    """Holds containers to their share. `policy` is off, warn or hold."""
+    """Holds containers to their share. `policy` is off, warn or hold.
+
+    `holds_all`: those of which the library sees all processes, too.
+    """
 
     name = COMPUTE
 
-    def __init__(self, memory: dict[str, Any], state: State, policy: str) -> None:
+    def __init__(
+        self, memory: dict[str, Any], state: State, policy: str, brake: Brake, holds_all: bool = False
+    ) -> None:
         super().__init__(memory)
+        self._brake = brake
+        self._holds_all = holds_all
         self._state = state
         self._policy = policy
         self._limited = Derived(_limited)
@@ -169,10 +180,15 @@ class ComputeDuty(Duty):
         if self._policy == "off":
             return
         limited = self._limited(snapshot)
+        restless = {
+            (one.id, uuid) for uuid in limited for one in limited[uuid]
+            if uuid in snapshot.held and self._gone.are_short_lived(snapshot, one, uuid)
+        }  # fmt: skip
+        self._brake.follow(snapshot, {id_ for id_, _ in restless})
         for gpu in snapshot.gpus:
             if gpu.uuid not in snapshot.held or gpu.uuid not in limited:
                 continue
-            are_short_lived = any(self._gone.are_short_lived(snapshot, one, gpu.uuid) for one in limited[gpu.uuid])
+            are_short_lived = any(uuid == gpu.uuid for _, uuid in restless)
             is_held = any(gpu.uuid in held.uses for held in self._held.values())
             is_due = snapshot.now_s >= self._measured_s.get(gpu.uuid, 0) + WINDOW_S
             if are_short_lived:
@@ -198,6 +214,7 @@ class ComputeDuty(Duty):
         limit_percent = container.quotas[uuid].sm_percent or 100
         if held is not None and uuid in held.uses:
             held.measure(uuid, percent / 100, snapshot.now_s)
+            self._brake.watch(container, utilization, held.thawed_ratio(snapshot.now_s), snapshot.now_s)
             return
         is_held = container.id in self._state.stopped and self._state.stopped[container.id].verb == HOLD
         was_held = is_held and held is None
@@ -207,12 +224,10 @@ class ComputeDuty(Duty):
             return  # frozen for something else
         unseen = [pid for pid in snapshot.unseen_of(container, uuid) if utilization.get(pid, 0.0) > 0 or was_held]
         count = len(unseen) + self._gone.unseen(snapshot, container.id, uuid)
-        if not count:
+        if not count and not self._holds_all:
             return
-        words = (
-            f"it uses {percent:.0f} % of GPU {number}, its limit is {limit_percent} %, and the library does not see "
-            f"{count} of its processes"
-        )
+        words = f"it uses {percent:.0f} % of GPU {number}, its limit is {limit_percent} %"
+        words += f", and the library does not see {count} of its processes" if count else ""
         if held is not None:
             held.measure(uuid, percent / 100, snapshot.now_s)
         elif was_held:  # by a guard before this one
@@ -226,8 +241,8 @@ class ComputeDuty(Duty):
 
     def _begin(self, container: Contained, uuid: str, now_s: float, percent: float) -> None:
         before = self._let_go.pop((container.id, container.run), {})
-        held = self._held[container.id] = Held(container, now_s, before)
-        held.is_thawed = not container.cgroup.is_frozen()
+        held = self._held[container.id] = Held(container, self._brake, now_s, before)
+        held.is_thawed = not self._brake.is_stopped(container)
         held.changes = [(now_s - WINDOW_S, held.is_thawed)]
         held.measure(uuid, percent / 100, now_s)
         held.follow_pause(now_s)
@@ -249,12 +264,12 @@ class ComputeDuty(Duty):
             now = self._state.stopped.get(id_)
             current = snapshot.containers.get(id_)
             if now is None or now.verb != HOLD:
-                del self._held[id_]  # it has ended, or is frozen for something else
+                self._drop(id_)  # it has ended, or is frozen for something else
                 continue
             if current is None:
                 continue
             held.container = current
-            with suppress(CgroupError):  # it ended just now
+            with suppress(CgroupError, ChannelError):  # it ended just now
                 held.follow_pause(snapshot.now_s)
             if held.is_paused or not held.uses.keys() <= snapshot.held.keys():
                 continue
@@ -269,24 +284,35 @@ class ComputeDuty(Duty):
         self.tick_s = min((self._due_s(held) for held in self._held.values()), default=None)
 
     def _has_unseen(self, snapshot: Snapshot, container: Contained, uuid: str) -> bool:
-        """Whether a process that the library does not see is there, or is to be expected."""
+        """Whether a process is there that is to be held, or is expected: mostly one that the library does not see."""
+        if self._holds_all and snapshot.pids_of(container.id, uuid):
+            return True
         return bool(snapshot.unseen_of(container, uuid)) or self._gone.are_short_lived(snapshot, container, uuid)
 
     def _release(self, container: Contained, words: str) -> Actions:
         if (yield about(container, RELEASE, COMPUTE, words)):
-            self._let_go[container.id, container.run] = self._held.pop(container.id).uses
+            self._let_go[container.id, container.run] = self._drop(container.id)
+
+    def _drop(self, container: str) -> Mapping[str, Use]:
+        """Hold it no more; return what it had. Raises ChannelError."""
+        held = self._held.pop(container)
+        self._brake.release(container)
+        return held.uses
 
     def tick(self, now_s: float) -> None:
-        """Freeze and thaw what is held, each at its time. Raises CgroupError, after all had their turn."""
-        troubles = []
+        """Freeze and thaw what is held, each at its time.
+
+        Raises CgroupError and ChannelError, after all had their turn.
+        """
+        troubles: list[CgroupError | ChannelError] = []
         for id_, held in list(self._held.items()):
             if now_s >= self._due_s(held):
                 if held.has_ended():
-                    del self._held[id_]
+                    self._drop(id_)
                     continue
                 try:
                     self._turn(held, now_s)
-                except CgroupError as error:
+                except (CgroupError, ChannelError) as error:
                     troubles.append(error)
                     held.period_began_s, held.on_s = now_s, held.period_s  # it is tried again in the next period
         self.tick_s = min((self._due_s(held) for held in self._held.values()), default=None)
@@ -311,14 +337,14 @@ class ComputeDuty(Duty):
     def close(self) -> None:
         """Let all go on that is held: nobody would thaw it. The next guard finds them again.
 
-        Raises CgroupError, after all had their turn.
+        Raises CgroupError and ChannelError, after all had their turn.
         """
-        troubles = []
+        troubles: list[CgroupError | ChannelError] = []
         for held in self._held.values():
             if not held.is_paused and not held.has_ended():
                 try:
-                    held.container.cgroup.thaw()
-                except CgroupError as error:
+                    self._brake.go(held.container)
+                except (CgroupError, ChannelError) as error:
                     troubles.append(error)
         if troubles:
             raise troubles[0]

@@ -39,6 +39,11 @@ class Duty:
     def tick(self, now_s: float) -> None:
         """Do what needs no snapshot, by `tick_s`."""
 
+    @property
+    def hands(self) -> Mapping[str, "Hand"]:
+        """What is done otherwise with it, by the verb."""
+        return {}
+
     def close(self) -> None:
         """Leave behind nothing that needs a guard that runs."""
 

@@ -3,25 +3,29 @@
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from vgpurun.admission.overdue import Ending
 from vgpurun.console.messages import say
 from vgpurun.errors import GpuError, GuardError
+from vgpurun.guard.brakes import Freezer, Switch
 from vgpurun.guard.compute import ComputeDuty
 from vgpurun.guard.daemon import Duty, Guard
+from vgpurun.guard.gpu_work import GpuWorkDuty
 from vgpurun.guard.hands import HANDS
 from vgpurun.guard.memory import MemoryDuty
 from vgpurun.guard.notice_file import tell
 from vgpurun.guard.outside import Allowed, OutsideDuty
 from vgpurun.guard.reader import GuardReader, clock
 from vgpurun.guard.state import State
+from vgpurun.guard.switches import SWITCHES, Switches
 from vgpurun.guard.upkeep import follow, let_held_run
 from vgpurun.host.gpus import Gpu, list_gpus
-from vgpurun.inventory.guarded import WARN, Action, Done
+from vgpurun.inventory.guarded import HOLD, WARN, Action, Done
 from vgpurun.suspend.agent.agent import Agent
+from vgpurun.util.choices import GUARD_SWITCHES
 from vgpurun.util.printable import printable
 from vgpurun.util.threads import ended_by_errors
 
@@ -45,18 +49,29 @@ def say_to_journal(message: str) -> None:
         say(message)
 
 
-def duties_of(settings: dict[str, Any], state: State) -> Sequence[Duty]:
+def duties_of(settings: dict[str, Any], state: State, switches: Switches) -> Sequence[Duty]:
     """Return all that the guard sees to, as it is configured."""
     return (
         MemoryDuty(
             state.memory_of(MemoryDuty.name), state, settings["memory"], settings["grace"], settings["counted_grace"]
         ),
-        ComputeDuty(state.memory_of(ComputeDuty.name), state, settings["compute"]),
+        *_compute_duties(settings["compute"], state, switches),
         OutsideDuty(
             state.memory_of(OutsideDuty.name), state, settings["outside"], settings["outside_grace"],
             Allowed(settings["users"], settings["programs"]),
         ),
     )  # fmt: skip
+
+
+def _compute_duties(policy: str, state: State, switches: Switches) -> Iterator[Duty]:
+    memory = state.memory_of(ComputeDuty.name)
+    if policy in GUARD_SWITCHES:
+        work = GpuWorkDuty(state.memory_of(GpuWorkDuty.name), state, switches)
+        yield work
+        holds_all = policy == "all"
+        yield ComputeDuty(memory, state, HOLD, Switch(switches, work, holds_all), holds_all)
+    else:
+        yield ComputeDuty(memory, state, policy, Freezer())
 
 
 class Running:
@@ -70,10 +85,16 @@ class Running:
             raise GuardError("the guard acts on containers of all users, which takes root")
         self._say = say
         self._state = State(say)
-        self._guard = Guard(self._state, duties_of(settings, self._state), HANDS, say, self._tell)
+        self._switches = Switches(self._state.memory_of(SWITCHES), self._state.write, self._note, libcuda)
+        duties = duties_of(settings, self._state, self._switches)
+        hands = {verb: hand for each in duties for verb, hand in each.hands.items()}
+        self._guard = Guard(self._state, duties, {**HANDS, **hands}, say, self._tell)
         self._reader = GuardReader(self._state.stopped, self._guard.note, clock)
         self._gpus: list[Gpu] = []  # the agent's too; filled once
         self._suspensions = Agent(self._gpus, libcuda, say, self._warn_of_end)
+
+    def _note(self, source: str, trouble: str) -> None:
+        self._guard.note(source, trouble)
 
     def run(self, ending: Waiter) -> None:
         """Look until the end. Raises GuardError where one of its threads has died.
@@ -82,12 +103,14 @@ class Running:
         """
         self._guard.resume()
         let_held_run(self._state)
+        self._switches.put_back(self._switches.off)  # by a guard before this one
         with ended_by_errors() as ended:
             self._suspensions.start()
             try:
                 self._run(ending, ended)
             finally:
                 self._guard.close()  # first: what is held must not stand while a transition ends
+                self._switches.close()
                 self._suspensions.stop()
                 self._reader.close()
                 self._state.close()

@@ -1,0 +1,129 @@
+"""`vgpurun guard --compute unheld` beside real containers: it stops their work in the middle of a kernel."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cli import WITH_PROGRAMS, Cli, guarding, wait_until
+from escapes import HOSTILE, PAST_THE_LIBRARY, command, past_programs
+from support import LIBRARY, assert_measured, own_gpu_config
+
+MIB = 1 << 20
+GUARD = ("--compute", "unheld")
+ESCAPED = f"""
+import sys
+sys.path.insert(0, "/programs")
+import ctypes, escape
+cuda, context, module, function = escape.open_driver("copy"), *(ctypes.c_void_p() for _ in range(3))
+assert cuda.cuInit(0) == cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+text = b".version 8.0\\n.target sm_90\\n.address_size 64\\n"
+assert cuda.cuModuleLoadData(ctypes.byref(module), text) == 0
+assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b"spin_500s") == 0
+assert cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t({1300 * MIB})) == 0
+sys.stdin.read()
+"""
+
+
+def simulation(vgpurun: Cli) -> Path:
+    return next(vgpurun.state_dir.glob("sim-*.state"))
+
+
+def busy_percent(vgpurun: Cli) -> int:
+    """Return for which part of the last second the GPU has worked."""
+    question = [LIBRARY.parent / "sim" / "nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    folder = {"LD_LIBRARY_PATH": str(LIBRARY.parent / "sim"), "VGPUSIM_STATE": str(simulation(vgpurun))}
+    environment = {**vgpurun.environment, **folder}
+    return int(subprocess.run(question, env=environment, capture_output=True, text=True, check=True).stdout)
+
+
+def works(vgpurun: Cli) -> None:
+    wait_until(lambda: busy_percent(vgpurun) == 100, "work")
+
+
+def stands(vgpurun: Cli) -> None:
+    wait_until(lambda: busy_percent(vgpurun) == 0, "standstill")
+
+
+def start(vgpurun: Cli, image: str, limit: tuple[str, ...], *command: str) -> None:
+    started = vgpurun.run("-d", "-i", "--name", "tenant", *limit, *WITH_PROGRAMS, image, "python3", "-u", *command)
+    assert started.exit_code == 0, started
+
+
+def test_a_freeze_stops_the_kernel_that_runs(own_gpu: Cli, debian: str) -> None:
+    start(own_gpu, debian, ("--mem", "1g"), "-c", ESCAPED)
+    works(own_gpu)
+    with guarding(own_gpu, *GUARD):
+        stands(own_gpu)
+        assert own_gpu("update", *own_gpu.driver, "--mem", "2g", "tenant").exit_code == 0
+        works(own_gpu)
+        assert own_gpu("update", *own_gpu.driver, "--mem", "1g", "tenant").exit_code == 0
+
+
+def test_a_pause_stops_it_as_long_as_there_is_a_guard(own_gpu: Cli, debian: str) -> None:
+    """What was launched before goes on when the guard is killed; the library holds what comes after."""
+    start(own_gpu, debian, ("--mem", "1g"), "/programs/gpu.py", "spin", "spin_500s", "1")
+    works(own_gpu)
+    assert own_gpu("pause", "--gpu", "tenant").exit_code == 0
+    with own_gpu.started("guard", *own_gpu.driver, *GUARD) as guard:
+        stands(own_gpu)
+        guard.kill()
+        guard.wait()
+    works(own_gpu)
+    with guarding(own_gpu, *GUARD):
+        stands(own_gpu)
+        assert own_gpu("unpause", "--gpu", "tenant").exit_code == 0
+        works(own_gpu)
+        assert own_gpu("pause", "--gpu", "tenant").exit_code == 0
+        stands(own_gpu)
+    works(own_gpu)
+
+
+def test_what_is_paused_can_be_suspended(own_gpu: Cli, debian: str) -> None:
+    """Its work has to end for that, and so goes on."""
+    start(own_gpu, debian, ("--mem", "1g"), "/programs/gpu.py", "spin", "spin_3s", "1")
+    works(own_gpu)
+    with guarding(own_gpu, *GUARD):
+        assert own_gpu("pause", "--gpu", "tenant").exit_code == 0
+        stands(own_gpu)
+        suspended = own_gpu("suspend", *own_gpu.driver, "--timeout", "2m", "tenant")
+        assert suspended.exit_code == 0, suspended
+
+
+# With kernels of so many milliseconds.
+HELD = {"static program": 10, "loader of its own": 1000, "unmounted preload": 10, "new namespaces": 10, "daemon": 10}
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(300)
+@pytest.mark.exhaustive  # test_guard_switched.py has it on simulated time
+def test_compute_past_the_library_is_held(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
+    """Each way on a GPU of its own, all at a time; no container is frozen."""
+    vgpurun.environment["VGPUSIM_CONFIG"] = own_gpu_config(tmp_path, count=len(HELD))
+    options = (*HOSTILE, "-v", f"{past_programs()}:/past:ro", *WITH_PROGRAMS)
+
+    def percent(number: int, kernel_ms: int) -> float:
+        vgpurun.wait_for_output(f"tenant-{number}", b" launches in ")
+        words = vgpurun.engine.containers.get(f"tenant-{number}").logs(stderr=False).decode().split()
+        return 100 * int(words[0]) * kernel_ms / 1000 / float(words[3])
+
+    def percents() -> list[float]:
+        vgpurun.remove_containers()
+        for number, (way, kernel_ms) in enumerate(HELD.items()):
+            words = command(PAST_THE_LIBRARY[way], "spin", f"spin_{kernel_ms}ms", "20")
+            limits = ("--gpus", f"device={number}", "--sm", "20")
+            started = vgpurun.run("-d", "-i", "--name", f"tenant-{number}", *limits, *options, debian, *words)
+            assert started.exit_code == 0, started
+        return [percent(number, kernel_ms) for number, kernel_ms in enumerate(HELD.values())]
+
+    with guarding(vgpurun, *GUARD):
+        assert_measured(percents, lambda found: all(18 < each < 22 for each in found))
+    assert not Path(f"{simulation(vgpurun)}.log").exists(), "the driver was asked for no wrong client"
+    said = (vgpurun.state_dir.parent / "guard.log").read_text()
+    assert "frozen and thawed" not in said
+    actions = (vgpurun.state_dir / "guard" / "actions").read_text().splitlines()
+    assert {json.loads(line)["name"] for line in actions} == {f"tenant-{number}" for number in range(len(HELD))}

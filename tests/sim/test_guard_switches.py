@@ -1,0 +1,243 @@
+"""Whatever the guard has taken off its GPU comes back, at whatever step the guard, its keeper or both are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from simulated import Machine
+from test_channels_from_outside import begun, said, work
+
+from vgpurun.util.process_identity import identify
+
+GUARD = """
+import json, os, pathlib, signal, sys
+from vgpurun.guard.switches import Switches
+from vgpurun.util.process_identity import identify
+file, stops = pathlib.Path(sys.argv[1]), []
+memory = json.loads(file.read_text()) if file.exists() else {}
+def stop(place):
+    if place in stops:
+        os.kill(os.getpid(), signal.SIGSTOP)
+def keep():
+    stop("before the record")
+    half = file.with_suffix(".new")
+    half.write_text(json.dumps(memory))
+    half.replace(file)
+    stop("behind the record")
+switches = Switches(memory, keep, lambda source, trouble: print("trouble:", trouble, flush=True) if trouble else None)
+print("ready", flush=True)
+for line in sys.stdin:
+    verb, pid, *stops = line.rstrip().split(" ", 2)
+    them = [identify(int(pid) or os.getpid())]
+    if verb == "off":
+        switches.take_off(them)
+    elif verb == "run":
+        switches.let_run(them)
+    elif verb == "back":
+        switches.put_back(them if int(pid) else switches.off)
+    elif verb == "close":
+        switches.close()
+    print("done", switches._keeper.pid if switches._keeper else 0, flush=True)
+"""
+
+
+class Guard:
+    """A process with switches, which does as it is told."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.record = machine.folder / "record"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", GUARD, str(self.record)],
+            env=machine.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        machine.started.append(self.process)
+        self.keeper = 0
+        assert self.process.stdout
+        assert self.process.stdout.readline() == "ready\n"
+
+    def ask(self, verb: str, pid: int = 0, stop: str = "") -> None:
+        assert self.process.stdin
+        self.process.stdin.write(f"{verb} {pid} {stop}\n")
+        self.process.stdin.flush()
+
+    def __call__(self, verb: str, pid: int = 0) -> None:
+        self.ask(verb, pid)
+        self.answered()
+
+    def answered(self) -> None:
+        assert self.process.stdout
+        word, *rest = self.process.stdout.readline().split()
+        assert word == "done", (word, *rest)
+        self.keeper = int(rest[0])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for what has to come, however busy the machine is."""
+    while not condition():
+        time.sleep(0.01)
+
+
+def runs(target: subprocess.Popen[str]) -> bool:
+    return said(target) == "True"
+
+
+def comes_back(target: subprocess.Popen[str]) -> None:
+    wait_until(lambda: runs(target))
+
+
+def ended(pid: int) -> None:
+    """Wait until a process that is nobody's child any more has ended."""
+    wait_until(lambda: identify(pid) is None)
+
+
+def stopped(pid: int) -> None:
+    wait_until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "T")
+
+
+@pytest.fixture
+def target(machine: Machine) -> subprocess.Popen[str]:
+    return begun(machine, work)
+
+
+def test_off_and_back(machine: Machine, target: subprocess.Popen[str]) -> None:
+    guard = Guard(machine)
+    guard("off", target.pid)
+    assert not runs(target)
+    guard("run", target.pid)
+    assert runs(target) and json.loads(guard.record.read_text())["off"], "it may be off at any time"
+    guard("off", target.pid)
+    assert not runs(target)
+    guard("back", target.pid)
+    assert runs(target) and json.loads(guard.record.read_text()) == {"off": []}
+    guard("off", target.pid)
+    guard("close")
+    assert runs(target)
+
+
+@pytest.mark.parametrize("place", ["before the record", "behind the record"])
+@pytest.mark.parametrize("verb", ["off", "back"])
+def test_a_guard_that_is_killed_while_it_writes(
+    machine: Machine, target: subprocess.Popen[str], verb: str, place: str
+) -> None:
+    guard = Guard(machine)
+    if verb == "back":
+        guard("off", target.pid)
+    guard.ask(verb, target.pid, place)
+    stopped(guard.process.pid)
+    guard.kill()
+    comes_back(target)
+
+
+@pytest.mark.parametrize("verb", ["off", "run", "back"])
+def test_a_guard_that_is_killed_while_its_keeper_works(
+    machine: Machine, target: subprocess.Popen[str], verb: str
+) -> None:
+    guard = Guard(machine)
+    guard("off", target.pid)
+    if verb == "off":
+        guard("run", target.pid)
+    os.kill(guard.keeper, signal.SIGSTOP)
+    guard.ask(verb, target.pid)
+    time.sleep(0.05)
+    guard.kill()
+    os.kill(guard.keeper, signal.SIGCONT)
+    comes_back(target)
+    ended(guard.keeper)
+
+
+def test_a_guard_that_is_killed(machine: Machine, target: subprocess.Popen[str]) -> None:
+    """What would end the keeper with it does not."""
+    guard = Guard(machine)
+    guard("off", target.pid)
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(guard.keeper, each)
+    guard.kill()
+    comes_back(target)
+    ended(guard.keeper)
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+@pytest.mark.parametrize("verb", ["off", "run", "back"])
+def test_a_keeper_that_is_killed(machine: Machine, target: subprocess.Popen[str], verb: str, is_asked: bool) -> None:
+    """Another one does what it was told, and knows what is off when the guard is killed, too."""
+    guard = Guard(machine)
+    guard("off", target.pid)
+    if verb == "off":
+        guard("run", target.pid)
+    first = guard.keeper
+    if is_asked:
+        os.kill(first, signal.SIGSTOP)
+        guard.ask(verb, target.pid)
+        time.sleep(0.05)
+        os.kill(first, signal.SIGKILL)
+        guard.answered()
+    else:
+        os.kill(first, signal.SIGKILL)
+        guard(verb, target.pid)
+    assert guard.keeper != first
+    assert runs(target) == (verb != "off")
+    guard.kill()
+    comes_back(target)
+
+
+def test_another_keeper_knows_all_that_is_off(machine: Machine, target: subprocess.Popen[str]) -> None:
+    guard, other = Guard(machine), begun(machine, work)
+    guard("off", target.pid)
+    guard("off", other.pid)
+    os.kill(guard.keeper, signal.SIGKILL)
+    guard("back", other.pid)
+    assert runs(other) and not runs(target)
+    guard.kill()
+    comes_back(target)
+
+
+def test_both_killed(machine: Machine, target: subprocess.Popen[str]) -> None:
+    guard = Guard(machine)
+    guard("off", target.pid)
+    os.kill(guard.process.pid, signal.SIGSTOP)
+    os.kill(guard.keeper, signal.SIGKILL)
+    guard.kill()
+    assert not runs(target), "it is off until the next guard comes"
+    following = Guard(machine)
+    following("back")
+    assert runs(target)
+
+
+def test_killed_at_random(machine: Machine, target: subprocess.Popen[str]) -> None:
+    for seed in range(20):
+        chance = random.Random(seed)
+        guard = Guard(machine)
+        guard("back")
+        assert runs(target), seed
+        guard("off", target.pid)
+        for verb in ("run", "off", "back", "off", "run", "off"):
+            guard.ask(verb, target.pid)
+        time.sleep(chance.uniform(0, 0.05))
+        for pid in chance.sample([guard.process.pid, guard.keeper], chance.randint(1, 2)):
+            os.kill(pid, signal.SIGKILL)
+        guard.kill()
+    following = Guard(machine)
+    following("back")
+    comes_back(target)
+
+
+def test_a_process_that_ends_while_it_is_off(machine: Machine, target: subprocess.Popen[str]) -> None:
+    guard = Guard(machine)
+    guard("off", target.pid)
+    target.kill()
+    target.wait()
+    guard("back")
+    assert json.loads(guard.record.read_text()) == {"off": []}

@@ -1,0 +1,161 @@
+"""How a container is stopped for a part of each period, so that it keeps to its share of a GPU's time."""
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from vgpurun.errors import CgroupError
+from vgpurun.guard.gpu_work import GpuWorkDuty, identities
+from vgpurun.guard.snapshot import Contained, Snapshot
+from vgpurun.guard.switches import Switches
+from vgpurun.util.process_identity import ProcessIdentity
+
+_INEXACT_RATIO = 0.3  # of NVML's second, which begins and ends somewhere in a period
+_DOUBTED_S = 2.0
+
+
+class Brake(Protocol):
+    """Stops containers, and lets them go on."""
+
+    period_s: float
+
+    def follow(self, snapshot: Snapshot, restless: Collection[str]) -> None:
+        """Take what there is now. `restless` are the containers whose processes come and go. Raises ChannelError."""
+
+    def watch(self, container: Contained, utilization: Mapping[int, float], thawed_ratio: float, now_s: float) -> None:
+        """Take what NVML says of its processes, in percent, and for which part of that second it was not stopped."""
+
+    def stop(self, container: Contained) -> None:
+        """Stop one. Raises CgroupError and ChannelError."""
+
+    def go(self, container: Contained) -> None:
+        """Let it go on. Raises CgroupError and ChannelError."""
+
+    def is_stopped(self, container: Contained) -> bool:
+        """Whether it is. Raises CgroupError."""
+
+    def release(self, container: str) -> None:
+        """Let it go on for good. Raises ChannelError."""
+
+
+class Freezer:
+    """Stops all of their processes; what they have launched runs on."""
+
+    period_s = 0.5  # NVML averages over a second, so a period must be a part of that
+
+    def follow(self, snapshot: Snapshot, restless: Collection[str]) -> None:
+        """Need nothing."""
+
+    def watch(self, container: Contained, utilization: Mapping[int, float], thawed_ratio: float, now_s: float) -> None:
+        """Need nothing: what is used by work from before a freeze is made up for."""
+
+    def stop(self, container: Contained) -> None:
+        """Freeze it. Raises CgroupError."""
+        container.cgroup.freeze()
+
+    def go(self, container: Contained) -> None:
+        """Thaw it. Raises CgroupError."""
+        container.cgroup.thaw()
+
+    def is_stopped(self, container: Contained) -> bool:
+        """Whether it is frozen. Raises CgroupError."""
+        return container.cgroup.is_frozen()
+
+    def release(self, container: str) -> None:
+        """Need nothing: a verb of its own thaws it."""
+
+
+class Switch:
+    """Takes their work off the GPUs, in the middle of a kernel; their processes run on.
+
+    Where that does not hold them, they are frozen as well: where channels are not found, or come back, and where
+    processes come and go, since a new one has some time before it is found.
+    """
+
+    period_s = 0.1
+
+    def __init__(self, switches: Switches, work: GpuWorkDuty, takes_all: bool) -> None:
+        """`takes_all`: those that the library counts, too."""
+        self._switches = switches
+        self._work = work
+        self._takes_all = takes_all
+        self._freezer = Freezer()
+        self._snapshot: Snapshot | None = None
+        self._restless: Collection[str] = ()
+        self._processes: dict[str, set[ProcessIdentity]] = {}  # by container: what has been stopped
+        self._stopped: set[str] = set()
+        self._frozen: set[str] = set()
+        self._doubted_s: dict[str, float] = {}  # since when more of the GPU is used than can be
+        self._distrusted: set[str] = set()
+
+    def follow(self, snapshot: Snapshot, restless: Collection[str]) -> None:
+        """Take what there is now. Raises ChannelError."""
+        self._snapshot = snapshot
+        self._restless = restless
+        for id_ in self._processes.keys() & snapshot.containers.keys():
+            container, before = snapshot.containers[id_], self._processes[id_]
+            self._processes[id_] = self._processes_of(container)
+            self._switches.put_back(before - self._processes[id_] - self._work.off)
+            if id_ in self._stopped:  # it may have others by now, or have to be frozen
+                with suppress(CgroupError):  # it ended just now
+                    self.stop(container)
+
+    def watch(self, container: Contained, utilization: Mapping[int, float], thawed_ratio: float, now_s: float) -> None:
+        """See whether its work stays off."""
+        processes = self._processes.get(container.id, set())
+        used_ratio = sum(utilization.get(each.pid, 0.0) for each in processes) / 100
+        if used_ratio <= thawed_ratio + _INEXACT_RATIO:
+            self._doubted_s.pop(container.id, None)
+        elif now_s - self._doubted_s.setdefault(container.id, now_s) >= _DOUBTED_S:
+            self._distrust(container, "what was taken off the GPU comes back")
+
+    def stop(self, container: Contained) -> None:
+        """Take its work off the GPUs. Raises CgroupError and ChannelError."""
+        if container.id not in self._processes:
+            self._processes[container.id] = self._processes_of(container)
+        processes = self._processes[container.id]
+        self._stopped.add(container.id)
+        are_off = self._switches.take_off(processes)
+        if not are_off:
+            self._distrust(container, "its work cannot be taken off the GPU")
+        if container.id in self._distrusted or container.id in self._restless:
+            self._frozen.add(container.id)
+            self._freezer.stop(container)
+
+    def go(self, container: Contained) -> None:
+        """Put it back. Raises CgroupError and ChannelError."""
+        self._stopped.discard(container.id)
+        self._switches.let_run(self._processes.get(container.id, set()) - self._work.off)
+        if container.id in self._frozen:
+            self._freezer.go(container)
+            self._frozen.discard(container.id)
+
+    def is_stopped(self, container: Contained) -> bool:
+        """Whether it is."""
+        return container.id in self._stopped
+
+    def release(self, container: str) -> None:
+        """Put back what is off of it. Raises ChannelError."""
+        self._stopped.discard(container)
+        self._frozen.discard(container)
+        self._doubted_s.pop(container, None)
+        self._distrusted.discard(container)
+        self._switches.put_back(self._processes.pop(container, set()) - self._work.off)
+
+    def _processes_of(self, container: Contained) -> set[ProcessIdentity]:
+        """Return its processes on GPUs that are to be held."""
+        snapshot = self._snapshot
+        assert snapshot is not None
+        pids: set[int] = set()
+        for uuid in snapshot.held:
+            pids.update(
+                snapshot.pids_of(container.id, uuid) if self._takes_all else snapshot.unseen_of(container, uuid)
+            )
+        return set(identities(snapshot.programs[pid] for pid in pids))
+
+    def _distrust(self, container: Contained, why: str) -> None:
+        if container.id not in self._distrusted:
+            self._distrusted.add(container.id)
+            self._switches.note(
+                f"brake of {container.id}", f"container {container.name} is frozen and thawed in turn: {why}"
+            )

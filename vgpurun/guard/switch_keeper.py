@@ -1,0 +1,85 @@
+"""Takes processes off their GPUs and puts them back, for a guard that it outlives: it puts back whatever is off then.
+
+    main(LIBCUDA)
+
+reads lines: off PID TICKS, on PID TICKS, and keep PID TICKS of one that may be off. TICKS is when it was started. Each
+is answered by how many channels there are, or by "! " and why not. At the end of its input it puts back what is off.
+"""
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+
+from vgpurun.errors import ChannelError
+from vgpurun.host.channels import Driver, ProcessChannels
+from vgpurun.util.process_identity import ProcessIdentity, boot_id
+
+OFF, ON, KEEP = "off", "on", "keep"
+READY = "ready"
+_TRIES, _AGAIN_S = 50, 0.02  # to put one back, whose contexts come and go meanwhile
+
+
+class Keeper:
+    """The processes that are off, or may be, and the channels of those that were."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._off: set[ProcessIdentity] = set()
+        self._channels: dict[ProcessIdentity, ProcessChannels] = {}
+
+    def answer(self, line: str) -> str:
+        """Do what a line says; return the answer to it."""
+        verb, pid, ticks = line.split()
+        process = ProcessIdentity(int(pid), int(ticks), boot_id())
+        self._off.add(process)  # from now on, whatever comes
+        try:
+            return "0" if verb == KEEP else str(self._switch(process, verb == OFF))
+        except ChannelError as error:
+            return f"! {error}"
+
+    def _switch(self, process: ProcessIdentity, off: bool) -> int:
+        if process not in self._channels:
+            self._drop_ended()
+            self._channels[process] = ProcessChannels(process, self._driver)
+        count = self._channels[process].switch(off)
+        if not off:
+            self._off.discard(process)
+        return count
+
+    def _drop_ended(self) -> None:
+        for process in [each for each in {*self._channels, *self._off} if not each.is_alive()]:
+            self._off.discard(process)
+            if process in self._channels:
+                self._channels.pop(process).close()
+
+    def put_back(self) -> None:
+        """Put back all that is off."""
+        for _ in range(_TRIES):
+            for process in list(self._off):
+                with suppress(ChannelError):
+                    self._switch(process, False)
+            self._drop_ended()
+            if not self._off:
+                return
+            time.sleep(_AGAIN_S)
+
+
+def main(libcuda: str) -> None:
+    """Answer lines until there are no more. What ends a guard ends this only then."""
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    try:
+        keeper = Keeper(Driver(libcuda))
+    except ChannelError as error:
+        os.write(1, f"! {error}\n".encode())
+        return
+    try:
+        os.write(1, f"{READY}\n".encode())
+        for line in sys.stdin:
+            os.write(1, f"{keeper.answer(line)}\n".encode())
+    except BrokenPipeError:
+        pass  # the guard was killed
+    finally:
+        keeper.put_back()

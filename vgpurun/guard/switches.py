@@ -1,0 +1,148 @@
+"""Processes that the guard has taken off their GPUs, and who puts them back if it cannot.
+
+A process of its own does it, the keeper: when the guard is killed, it puts them back. When the keeper is killed, the
+guard starts another one, which does. What may be off is written down before it is, so that the next guard puts it back
+where both were killed. A process that ends takes its channels along.
+"""
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import vgpurun
+from vgpurun.errors import ChannelError
+from vgpurun.guard.switch_keeper import KEEP, OFF, ON, READY
+from vgpurun.util.process_identity import ProcessIdentity
+
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from vgpurun.guard.switch_keeper import main; main(sys.argv[2])"
+SWITCHES = "switches"  # the name of their memory
+_ANSWER_TAKES_S = 5.0
+_MOST_BYTES = 4096  # of an answer
+_REMEMBERED = "off"
+
+
+class Switches:
+    """`memory` is kept on the disk by `keep`, which may raise OSError. `note` hears of troubles, by source."""
+
+    def __init__(
+        self,
+        memory: dict[str, Any],
+        keep: Callable[[], None],
+        note: Callable[[str, str], None],
+        libcuda: str = "libcuda.so.1",
+    ) -> None:
+        self._memory = memory
+        self._keep = keep
+        self.note = note
+        self._libcuda = libcuda
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self.off = {ProcessIdentity(*each) for each in memory.get(_REMEMBERED, [])}
+
+    def take_off(self, processes: Iterable[ProcessIdentity]) -> bool:
+        """Take processes off their GPUs, with what they have made there since the last time.
+
+        Return whether all are off that live. Raises ChannelError where that cannot be written down: nothing is done.
+        """
+        wanted = set(processes)
+        if not wanted <= self.off:
+            self._remember(self.off | wanted)
+        return self._are_done(OFF, wanted)
+
+    def let_run(self, processes: Iterable[ProcessIdentity]) -> bool:
+        """Let processes run that are taken off again soon: until put_back() they may be off, as is written down.
+
+        Return whether all do that live.
+        """
+        return self._are_done(ON, self.off & set(processes))
+
+    def put_back(self, processes: Iterable[ProcessIdentity]) -> None:
+        """Put back those of them that are off. Raises ChannelError where that cannot be written down."""
+        back = {each for each in self.off & set(processes) if self._is_done(ON, each)}
+        if back:
+            self._remember(self.off - back)
+
+    def close(self) -> None:
+        """Put all back, and end the keeper. Raises ChannelError where that cannot be written down."""
+        try:
+            self.put_back(self.off)
+        finally:
+            self._let_keeper_go()
+
+    def _remember(self, off: set[ProcessIdentity]) -> None:
+        before = self._memory.get(_REMEMBERED, [])
+        self._memory[_REMEMBERED] = sorted(off)
+        try:
+            self._keep()
+        except OSError as error:
+            self._memory[_REMEMBERED] = before
+            raise ChannelError(f"nothing is taken off its GPU, or forgotten: {error.strerror}") from None
+        self.off = off
+
+    def _are_done(self, verb: str, processes: Iterable[ProcessIdentity]) -> bool:
+        """Whether all are; what fails for one is done for the others."""
+        return not [each for each in processes if not self._is_done(verb, each)]
+
+    def _is_done(self, verb: str, process: ProcessIdentity) -> bool:
+        """Whether it is done, at a second keeper's hand where the first has ended; for what has ended, nothing is."""
+        trouble = ""
+        for _ in range(2):
+            try:
+                answer = self._ask(verb, process)
+                trouble = answer[2:] if answer.startswith("!") else ""
+                break
+            except (ChannelError, OSError) as error:
+                trouble = str(error)
+                self._let_keeper_go()
+        is_failed = bool(trouble) and process.is_alive()
+        self.note(f"channels of {process.pid}", trouble if is_failed else "")
+        return not is_failed
+
+    def _ask(self, verb: str, process: ProcessIdentity) -> str:
+        """Raises ChannelError where no keeper answers, and OSError."""
+        self._keeper = self._keeper or self._started()
+        return _answer(self._keeper, f"{verb} {process.pid} {process.started_ticks}\n")
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        """Start a keeper, and tell it of all that may be off. Raises ChannelError, and OSError."""
+        command = [sys.executable, "-I", "-c", _START, str(Path(vgpurun.__file__).parents[1]), self._libcuda]
+        keeper = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+        )
+        try:
+            greeting = _answer(keeper, "")
+            if greeting != READY:
+                raise ChannelError(greeting.removeprefix("! "))
+            for each in self.off:
+                _answer(keeper, f"{KEEP} {each.pid} {each.started_ticks}\n")
+        except (ChannelError, OSError):
+            keeper.kill()
+            keeper.communicate()
+            raise
+        return keeper
+
+    def _let_keeper_go(self) -> None:
+        """Have it put back what is off, and end."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is None:
+            return
+        try:
+            keeper.communicate(timeout=_ANSWER_TAKES_S)
+        except subprocess.TimeoutExpired:
+            keeper.kill()
+            keeper.communicate()
+
+
+def _answer(keeper: "subprocess.Popen[bytes]", line: str) -> str:
+    """Return a keeper's answer, which it writes at once. Raises ChannelError, and OSError."""
+    assert keeper.stdin is not None
+    assert keeper.stdout is not None
+    keeper.stdin.write(line.encode())
+    if not select.select([keeper.stdout], [], [], _ANSWER_TAKES_S)[0]:
+        raise ChannelError("the driver does not answer")
+    if not (answer := os.read(keeper.stdout.fileno(), _MOST_BYTES)):
+        raise ChannelError("the process that switches channels has ended")
+    return answer.decode(errors="replace").strip()
