@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from slurm_cluster import PROGRAM, Cluster, slurm_cluster
+from support import CHECKOUT
 
 DATABASE = (
     "slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server-core", "mariadb-client-core", "libmariadb3", "libaio1",
     "liburing2", "libsnappy1v5", "libfmt9", "libdbus-1-3", "libedit2", "libncurses6",
     "libbsd0",
 )  # fmt: skip
+# As docs/slurm.md has them.
+TRES, WEIGHTS = "AccountingStorageTRES=gres/gpu,gres/shard", 'TRESBillingWeights="GRES/gpu=4,GRES/shard=1"'
 # Starts both, and then slurmctld anew, which asks slurmdbd for what it counts.
 START = """
 mkdir -p /run/mysqld /tmp/database
@@ -36,7 +39,12 @@ PidFile=/run/slurmdbd.pid
 CONF
 chmod 600 /etc/slurm/slurmdbd.conf
 slurmdbd -D >/tmp/slurmdbd.out 2>&1 </dev/null &
-printf 'AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=node\n' >>/etc/slurm/slurm.conf
+cat >>/etc/slurm/slurm.conf <<CONF
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=node
+{tres}
+CONF
+sed -i 's#^PartitionName=main.*#& {weights}#' /etc/slurm/slurm.conf
 until sacctmgr -i add cluster test >/dev/null 2>&1; do sleep 0.2; done
 pkill -9 slurmctld
 slurmctld -D >/tmp/slurmctld.out 2>&1 </dev/null &
@@ -48,7 +56,8 @@ sed -i 's/slurm epilog/slurm epilog --admin-comment/' /etc/slurm/epilog
 @pytest.fixture
 def accounting_cluster(built_library: Path) -> Iterator[Cluster]:
     with slurm_cluster("22.05", more=DATABASE) as cluster:
-        assert cluster.run(f"{START}", "root", timeout_s=60).returncode == 0, cluster.logs()
+        start = START.replace("{tres}", TRES).replace("{weights}", WEIGHTS)
+        assert cluster.run(start, "root", timeout_s=60).returncode == 0, cluster.logs()
         yield cluster
 
 
@@ -67,6 +76,17 @@ def test_both_nodes_of_a_job_are_summed_up_in_its_comment(accounting_cluster: Cl
     seconds = [float(words[node].split("/")[0]) for node in ("n1", "n2")]
     assert min(seconds) > 0.2 and float(words["gpu_seconds"]) == pytest.approx(sum(seconds), abs=0.11)
     assert words["refusals"] == "0"
+
+
+@pytest.mark.exhaustive
+def test_shards_are_accounted_and_billed(accounting_cluster: Cluster) -> None:
+    page = (CHECKOUT / "docs" / "slurm.md").read_text()
+    assert TRES in page and WEIGHTS in page
+    cluster = accounting_cluster
+    ids = [cluster.batch(f"--gres={gres}", "true") for gres in ("shard:3", "gpu:2")]
+    assert [cluster.until_ended(job) for job in ids] == ["COMPLETED", "COMPLETED"]
+    shown = [cluster.ask(f"sacct -j {job} -X -n -P -o AllocTRES", "root").strip() for job in ids]
+    assert shown == ["billing=3,cpu=1,gres/shard=3,node=1", "billing=8,cpu=1,gres/gpu=2,node=1"]
 
 
 @pytest.mark.slow

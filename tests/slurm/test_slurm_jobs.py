@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -152,6 +153,9 @@ def test_a_job_that_gets_no_share_fails_with_one_line(cluster: Cluster, options:
     (line,) = (line for line in done.stderr.splitlines() if "vgpurun" in line)
     assert words in line and "has no share of a GPU here" in line
     assert "drain" not in cluster.ask("sinfo", "root")
+    (job,) = re.findall("job ([0-9]+)", line)
+    log = cluster.ask("cat /tmp/slurmd-n?.log", "root")
+    assert re.search(rf"(?m)^\[[-T:.0-9]+\] error: vgpurun: no share for job {job}: {re.escape(words)}", log)
 
 
 @pytest.mark.parametrize(

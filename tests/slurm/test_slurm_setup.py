@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,3 +114,44 @@ def test_without_the_plugin_a_task_prolog_sets_variables(plain_cluster: Cluster)
         if each["name"] == "TaskProlog"
     )
     assert weaker["status"] == "warn" and "`env -i`" in weaker["words"]
+
+
+CONFIGLESS = r"""
+sed -i 's#=/etc/slurm/\(prolog\|epilog\)$#=\1#; s#^SlurmdLogFile=.*#SlurmctldParameters=enable_configless#' \
+  /etc/slurm/slurm.conf
+pkill -x 'slurmctld|slurmd'
+while pgrep -x 'slurmctld|slurmd' >/dev/null; do sleep 0.1; done
+slurmctld -D >/tmp/slurmctld.out 2>&1 </dev/null &
+sed -e 's#exec slurmd -D#mkdir /tmp/kept; cp /etc/slurm/sim.yaml /tmp/kept; mount --bind /tmp/kept /etc/slurm; &#' \
+  -e 's#slurmd -D -N $0#& --conf-server node#' -i /usr/local/bin/start-node
+start-node n1
+until [ "$(sinfo -h -t idle -n n1 -o %D 2>/dev/null)" = 1 ]; do sleep 0.1; done
+"""
+# Syslog's, of this machine: prints the first line that it is sent.
+SYSLOG = r"""
+import socket
+receives = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+receives.bind("/dev/log")
+while b"vgpurun" not in (line := receives.recv(4096)):
+    pass
+print(line.decode())
+"""
+
+
+@pytest.mark.slow
+def test_a_node_that_fetches_its_configuration(built_library: Path) -> None:
+    """With prolog and epilog, which slurmctld sends along where slurm.conf names them without a folder."""
+    allocates = f"{PROGRAM}allocates.py 1500 1700"
+    with slurm_cluster("24.11") as cluster:
+        cluster.ask(CONFIGLESS, "root")
+        assert cluster.on("n1", "ls /etc/slurm") == "sim.yaml\n"
+        assert cluster.ask(f"srun -w n1 --gres=shard:1 {allocates}") == "2048 ok CUDA_ERROR_OUT_OF_MEMORY\n"
+        cluster.until(lambda: cluster.slices("n1") == [], "the epilog does not run")
+        found = json.loads(cluster.on("n1", "vgpurun slurm check --node n1 --format json"))
+        assert [each["words"] for each in found if each["status"] == "fail"] == []
+        assert "/run/slurm/conf/prolog" in [each["words"] for each in found]
+        with cluster.start(f"{sys.executable} -c '{SYSLOG}'", "root") as syslog:
+            cluster.until(lambda: cluster.run("ls /dev/log").returncode == 0, "no syslog")
+            cluster.on("n1", "SLURM_JOB_ID=7 SLURM_JOB_UID=1101 SLURMD_NODENAME=n1 vgpurun slurm prolog")
+            said, _ = syslog.communicate(timeout=10)
+        assert "vgpurun: no share for job 7: " in said

@@ -114,7 +114,7 @@ def _as_slurmd_reads_it(path: Path, node: str) -> Iterator[Finding]:
     slurmd = job.find("slurmd")
     if slurmd is None or not _said(path, node, "shard"):
         return
-    done = job.run(slurmd, "-G", "-N", node)
+    done = job.run(slurmd, "-G", "-N", node, "-f", str(path))
     text = done.stdout + done.stderr
     if done.returncode:
         said = re.findall(r"(?:fatal|error): (.*)", text) or ["no reason"]
@@ -142,27 +142,26 @@ def _cli_filter(path: Path, values: Mapping[str, str], shards: int) -> Iterator[
 def _hooks(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:
     del node
     for name in ("Prolog", "Epilog"):
-        yield from _hook(name, conf.scripts(path, name))
+        yield from _hook(name, values.get(name.lower(), ""), conf.scripts(path, name))
     timeout = values.get("prologepilogtimeout", "")
     if timeout.isdecimal() and int(timeout) < _SHORTEST_TIMEOUT_S:
         words = (
             f"a prolog may wait {job.PATIENCE_S:.0f} s for slurmctld, and one cut off after {timeout} s drains its node"
         )
         yield Finding("PrologEpilogTimeout", WARNING, words, f"PrologEpilogTimeout={_SHORTEST_TIMEOUT_S}, or none")
-    yield from _health_check(values)
+    yield from _health_check(path, values)
     if not {"alloc", "contain", "x11"} & set(_list(values, "prologflags")):
         words = "without Alloc a node makes a job's share at its first step: slice ls does not show it before"
         yield Finding("PrologFlags", WARNING, words, "PrologFlags=Alloc")
 
 
-def _hook(name: str, given: Sequence[str]) -> Iterator[Finding]:
+def _hook(name: str, given: str, files: Sequence[Path]) -> Iterator[Finding]:
     verb = name.lower()
-    found = [scripts.read(each) for text in given for each in conf.files(text)]
-    ours = next((each for each in found if each.runs(verb)), None)
+    ours = next((each for each in map(scripts.read, files) if each.runs(verb)), None)
     if not given:
         yield Finding(name, FAILED, f"there is none, and vgpurun slurm {verb} has to run in it", _HAS_ONE)
     elif ours is None:
-        yield Finding(name, FAILED, f"{', '.join(given)} is not here, or does not run vgpurun slurm {verb}", _HAS_ONE)
+        yield Finding(name, FAILED, f"{given} is not here, or does not run vgpurun slurm {verb}", _HAS_ONE)
     elif not os.access(ours.path, os.X_OK):
         yield Finding(name, FAILED, f"{ours.path} cannot be executed: it drains the node", f"chmod +x {ours.path}")
     else:
@@ -177,10 +176,10 @@ def _on_path(name: str, script: scripts.Script, verb: str, status: str) -> Findi
     return Finding(name, status, words, "set PATH in it, or write vgpurun with its path")
 
 
-def _health_check(values: Mapping[str, str]) -> Iterator[Finding]:
+def _health_check(path: Path, values: Mapping[str, str]) -> Iterator[Finding]:
     name, remedy = "HealthCheckProgram", "one that runs vgpurun slurm sweep"
     given = values.get(name.lower(), "")
-    script = scripts.read(Path(given))
+    script = scripts.read(path.parent / given)
     if not given:
         yield Finding(name, WARNING, f"there is none: {_STAYS}", remedy)
     elif not script.runs("sweep"):

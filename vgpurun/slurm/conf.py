@@ -9,6 +9,7 @@ from typing import NamedTuple
 from vgpurun.errors import SlurmError
 
 DEFAULT = Path("/etc/slurm/slurm.conf")
+_FETCHED = Path("/run/slurm/conf/slurm.conf")
 _MOST_INCLUDED = 8  # files within files
 _RANGE = re.compile(r"\[([^\]]*)\]")
 _NUMBER_AT_END = re.compile(r"(\d+)$")
@@ -26,8 +27,17 @@ class GresLine(NamedTuple):
 
 
 def slurm_conf() -> Path:
-    """Return the path of slurm.conf: the one that SLURM_CONF names, as in every prolog, or the usual one."""
-    return Path(os.environ.get("SLURM_CONF") or DEFAULT)
+    """Return the path of slurm.conf: the one that SLURM_CONF names, as in every prolog, or the usual one.
+
+    Where there is none of them it is the one that slurmd has fetched ("configless").
+    """
+    given = os.environ.get("SLURM_CONF")
+    return Path(given) if given else DEFAULT if DEFAULT.exists() or not _FETCHED.exists() else _FETCHED
+
+
+def host() -> str:
+    """Return this host's name without its domain."""
+    return os.uname().nodename.split(".")[0]
 
 
 def lines(path: Path, depth: int = 0) -> Iterator[str]:
@@ -68,15 +78,15 @@ def values(path: Path) -> dict[str, str]:
     return found
 
 
-def scripts(path: Path, key: str) -> list[str]:
-    """Return the scripts of a setting that slurm.conf may have several times, as Prolog. Raises SlurmError."""
-    given = (settings(line).get(key.lower(), "") for line in lines(path))
-    return [each for each in given if each]
+def scripts(path: Path, key: str) -> list[Path]:
+    """Return the files of a setting that slurm.conf may have several times, and as patterns. Raises SlurmError."""
+    given = [settings(line).get(key.lower(), "") for line in lines(path)]
+    return [file for name in given if name for file in script_files(path, name)]
 
 
-def files(pattern: str) -> list[Path]:
-    """Return the files that a script's setting stands for: it may be a pattern."""
-    return _absolute(pattern) if "*" in pattern else [Path(pattern)]
+def script_files(path: Path, name: str) -> list[Path]:
+    """Return the files that the setting of a script stands for; a name without a folder is beside slurm.conf."""
+    return _absolute(name) if "*" in name and name.startswith("/") else [path.parent / name]
 
 
 def node_settings(path: Path, node: str) -> dict[str, str]:

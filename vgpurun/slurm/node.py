@@ -26,8 +26,7 @@ from vgpurun.options.mount_targets import PRELOAD_FILES
 from vgpurun.slices import store
 from vgpurun.slices.files import slice_files
 from vgpurun.slices.store import Slice
-from vgpurun.slurm import orphans
-from vgpurun.slurm.conf import gres_lines, slurm_conf
+from vgpurun.slurm import conf, orphans
 from vgpurun.slurm.job import is_on, shares_of
 from vgpurun.slurm.share import Asked, job_quotas
 from vgpurun.storage import state, tenants
@@ -99,13 +98,13 @@ def prepare(job: Job, driver: str) -> Slice | None:
 
 
 def _prepare(job: Job, driver: str) -> Slice | None:
-    gres_conf = slurm_conf().with_name("gres.conf")
+    gres_conf = conf.slurm_conf().with_name("gres.conf")
     shares = shares_of(job.id, job.node, gres_conf)
     if not shares:
         return None
-    conf = gres_lines(gres_conf, job.node) if gres_conf.exists() else []
+    lines = conf.gres_lines(gres_conf, job.node) if gres_conf.exists() else []
     gpus = visible_gpus(driver == "sim")
-    quotas = job_quotas(shares, job.asked, gpus, conf)
+    quotas = job_quotas(shares, job.asked, gpus, lines)
     with suppress(SliceError):
         found = store.find(job.slice_name)
         # Its limits may have been changed since: vgpurun slice update.
@@ -209,4 +208,4 @@ def _record(found: Slice) -> str:
 
 def node_name() -> str:
     """Return this node's name: what slurmd says, or the host's."""
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.split(".")[0]
+    return os.environ.get("SLURMD_NODENAME") or conf.host()

@@ -39,7 +39,7 @@ def prolog(driver: str) -> int:
     try:
         found = prepare(Job.of(os.environ), driver)
     except Exception as error:
-        say(f"no share for job {os.environ.get('SLURM_JOB_ID', '?')}: {error}")
+        _fail(f"no share for job {os.environ.get('SLURM_JOB_ID', '?')}: {error}")
         return 0
     if found is not None:
         click.echo(found.name)
@@ -65,7 +65,7 @@ def epilog(admin_comment: bool, driver: str) -> int:
 
             accounting.note(job.id, job.node, accounting.used(ended.readings), job.nodes == 1)
     except Exception as error:
-        say(f"job {os.environ.get('SLURM_JOB_ID', '?')} has left something: {error}; vgpurun slurm sweep tries again")
+        _fail(f"job {os.environ.get('SLURM_JOB_ID', '?')} has left something: {error}; vgpurun slurm sweep tries again")
         return 0
     if ended is not None:
         _report(ended)
@@ -122,6 +122,15 @@ def check(node: str | None, output_format: str) -> int:
     from vgpurun.slurm.node import node_name
 
     return show_findings(list(examine(node or node_name())), output_format)
+
+
+def _fail(words: str) -> None:
+    from vgpurun.slurm import log
+    from vgpurun.slurm.node import node_name
+
+    say(words)
+    if "SLURM_JOB_ID" in os.environ:
+        log.error(words, node_name())
 
 
 def _report(ended: "Ended") -> None:
