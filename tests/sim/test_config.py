@@ -119,7 +119,8 @@ def test_a_state_file_that_cannot_be_used(machine: Machine) -> None:
     foreign.write_bytes(b"something else")
     folder.mkdir()
     code = "from cuda_driver import Driver; print(Driver().result('cuInit', 0))"
-    for path in (str(link), str(foreign), str(folder), "/nonexistent/state", "relative", "/dev/null"):
+    missing = machine.folder / "missing" / "state"
+    for path in (str(link), str(foreign), str(folder), str(missing), "relative", "/dev/null"):
         result = machine.run(sys.executable, "-c", code, VGPUSIM_STATE=path)
         assert result.stdout == "CUDA_ERROR_OPERATING_SYSTEM\n", path
         assert len(result.stderr.splitlines()) == 1

@@ -134,7 +134,7 @@ def test_no_verb_of_docker_s_is_pulled() -> None:
 @pytest.mark.parametrize(
     ("word", "way_out"),
     [
-        ("rename", "docker rename"), ("images", "docker images"), ("version", "vgpurun --version"),
+        ("swarm", "docker swarm"), ("images", "docker images"), ("version", "vgpurun --version"),
         ("ls", "vgpurun ps"), ("compose", "docker compose"), ("nvidia-smi", "vgpurun smi"),
         ("gpus", "vgpurun smi"), ("profile", "vgpurun run --profile"), ("user", "vgpurun run --user"),
         ("quota", "vgpurun config (docs/config.md says where they are set)"),

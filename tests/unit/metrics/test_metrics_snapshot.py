@@ -19,7 +19,7 @@ import pytest
 from fakes import GIB, MIB, make_gpus
 
 from support.scraping import label_values, parse, value
-from vgpurun import abi
+from vgpurun import __version__, abi
 from vgpurun.engine.client import Engine, VgpurunContainer
 from vgpurun.engine.labels import Record, read_record
 from vgpurun.errors import EngineError, GpuError
@@ -29,6 +29,7 @@ from vgpurun.inventory import guarded
 from vgpurun.inventory.swap_counts import add_swap
 from vgpurun.limits import limits_file, usage_file
 from vgpurun.limits.quota import Quota
+from vgpurun.metrics.families import FAMILIES
 from vgpurun.metrics.snapshot import Reader
 
 prometheus_client = pytest.importorskip("prometheus_client")
@@ -122,10 +123,9 @@ def busy_usage() -> abi.Usage:
     return usage
 
 
-def test_every_figure_of_a_container(world: World) -> None:
-    world.add("train", Quota(2 * GIB, 50, paused=True, virtual_bytes=4 * GIB), busy_usage())
-    series = world.scrape()
-    expected = {
+OF_CONTAINER = {
+    f"vgpurun_container_{name}": expected
+    for name, expected in {
         "memory_limit_bytes": 2 * GIB,
         "memory_virtual_limit_bytes": 4 * GIB,
         "memory_used_bytes": 330 * MIB,
@@ -143,9 +143,37 @@ def test_every_figure_of_a_container(world: World) -> None:
         "launches_total": 77,
         "processes": 1,
         "paused": 1,
-    }
+        "suspended": 0,
+        "suspended_bytes": 0,
+    }.items()
+}
+OF_GPU = {
+    "vgpurun_gpu_memory_total_bytes": 8 * GIB,
+    "vgpurun_gpu_memory_used_bytes": 3 * GIB,
+    "vgpurun_gpu_utilization_ratio": 0.25,
+    "vgpurun_gpu_memory_reserved_bytes": 2 * GIB,
+    "vgpurun_gpu_sm_reserved_ratio": 0.8,
+    "vgpurun_gpu_containers": 2,
+}
+# Each is the subject of another test, here or in test_guard_shown.py.
+OTHERS = {
+    "vgpurun_build_info", "vgpurun_container_given_back_seconds_total", "vgpurun_container_idle_seconds_total",
+    "vgpurun_container_info", "vgpurun_container_last_kernel_age_seconds", "vgpurun_container_not_enforced",
+    "vgpurun_container_stopped", "vgpurun_container_swap_wait_seconds_total", "vgpurun_container_swapped_bytes_total",
+    "vgpurun_container_swaps_total", "vgpurun_exporter_errors_total", "vgpurun_exporter_look_duration_seconds",
+    "vgpurun_exporter_source_up", "vgpurun_guard_actions_total", "vgpurun_guard_running",
+}  # fmt: skip
+
+
+def test_every_metric_is_asked_for() -> None:
+    assert {each.name for each in FAMILIES} == OF_CONTAINER.keys() | OF_GPU.keys() | OTHERS
+
+
+def test_every_figure_of_a_container(world: World) -> None:
+    world.add("train", Quota(2 * GIB, 50, paused=True, virtual_bytes=4 * GIB), busy_usage())
+    series = world.scrape()
     of_train = {"container": "train", "user": "ann", "gpu": UUID}
-    assert {name: value(series, f"vgpurun_container_{name}", **of_train) for name in expected} == expected
+    assert {name: value(series, name, **of_train) for name in OF_CONTAINER} == OF_CONTAINER
     age_s = value(series, "vgpurun_container_last_kernel_age_seconds", **of_train)
     assert age_s is not None and 10 <= age_s < 60
     flags = {limit: value(series, "vgpurun_container_not_enforced", limit=limit) for limit in usage_file.NOT_ENFORCED}
@@ -204,13 +232,10 @@ def test_a_gpu_and_what_is_reserved_of_it(world: World) -> None:
     world.add("two", Quota(None, 30))
     series = world.scrape()
     first = {"gpu": UUID, "index": "0", "model": "Test GPU"}
-    assert value(series, "vgpurun_gpu_memory_total_bytes", **first) == 8 * GIB
-    assert value(series, "vgpurun_gpu_memory_used_bytes", **first) == 3 * GIB
-    assert value(series, "vgpurun_gpu_utilization_ratio", **first) == 0.25
-    assert value(series, "vgpurun_gpu_memory_reserved_bytes", **first) == 2 * GIB
-    assert value(series, "vgpurun_gpu_sm_reserved_ratio", **first) == 0.8
-    assert value(series, "vgpurun_gpu_containers", **first) == 2
+    assert {name: value(series, name, **first) for name in OF_GPU} == OF_GPU
     assert value(series, "vgpurun_gpu_utilization_ratio", index="1") is None, "NVML does not say"
+    assert value(series, "vgpurun_build_info", version=__version__) == 1
+    assert 0 < (value(series, "vgpurun_exporter_look_duration_seconds") or 0) < 60
 
 
 def test_what_is_not_known_has_no_sample(world: World) -> None:
