@@ -103,7 +103,7 @@ def test_docker_compose_finds_a_slice_and_no_whole_gpu_beside_it(compose: Path, 
 
 
 def after_capabilities(before: Any) -> list[str]:
-    """Those of the request stay; they choose nothing, as there is a driver."""
+    """Return those of the request, which stay; they choose nothing, as there is a driver."""
     devices = before.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
     return devices[0]["capabilities"] if devices else ["gpu"]
 
@@ -115,6 +115,23 @@ def test_nothing_that_docker_compose_inserts_becomes_an_option(compose: Path, tm
     converted = convert(path)
     assert (converted.text, list(converted.commands)) == (path.read_text(), [])
     assert ["Compose inserts a value" in line for line in converted.by_hand] == [True, True]
+
+
+def test_who_shares_a_slice_has_it_for_docker_compose_too(compose: Path, tmp_path: Path) -> None:
+    path = tmp_path / "compose.yaml"
+    path.write_text(
+        "name: shop\nx-gpu: &gpu\n  deploy: &deploy\n    resources:\n      reservations:\n        devices:\n"
+        "          - {driver: nvidia, count: 1, capabilities: [gpu], options: {memory: 1g}}\n"
+        "services:\n  a: {image: x, <<: *gpu}\n  b: {image: x, deploy: *deploy}\n  c: {extends: a}\n  d: {image: x}\n"
+    )
+    converted = convert(path)
+    assert [each.partition(" share")[0] for each in converted.shared] == ["Services a, b and c"]
+    path.write_text(converted.text)
+    described = config(compose, path)
+    for name in "abc":
+        (device,) = described[name]["deploy"]["resources"]["reservations"]["devices"]
+        assert device["device_ids"] == [NAME]
+    assert "deploy" not in described["d"]
 
 
 def test_only_what_has_limits_changes_for_docker_compose(compose: Path, tmp_path: Path) -> None:

@@ -34,6 +34,13 @@ class Conversion:
 
 def convert(path: Path) -> Conversion:
     """Read a Compose file and convert it; nothing is written. Raises ComposeError."""
+    try:
+        return _convert(path)
+    except RecursionError:
+        raise ComposeError(f"{path}: an alias stands within its own anchor; remove it") from None
+
+
+def _convert(path: Path) -> Conversion:
     before, root = nodes.read(path)
     every = services(root)
     found = [each for each in every if each.findings]

@@ -47,9 +47,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Target:
-    """Where the device of a slice goes, before anything is changed.
+    """The place of a slice's device, in the file as it was read.
 
-    With `missing` None `node` is a request for GPUs, which it becomes; else it is put into that, below missing keys.
+    `node` is a request for GPUs, which becomes that device, if `missing` is None; else the device goes into it, below
+    these keys, which are missing.
     """
 
     node: CollectionNode
@@ -75,7 +76,7 @@ class Service:
 
     @property
     def limits(self) -> tuple[str | None, ...]:
-        """What the slice would have."""
+        """Its slice's."""
         return self.memory, self.sm, self.gpus
 
 
@@ -97,7 +98,7 @@ def base_of(service: Service) -> str | None:
 
 
 def _refuse_inherited(service: Service, found: Sequence[Service]) -> None:
-    """What Compose adds of another service may be whole GPUs."""
+    """Refuse `extends`, by which Compose may add whole GPUs of another service."""
     where = entry(service.node, "extends")
     base = next((each for each in found if each.name == base_of(service)), None)
     if where and not (base and not base.requests and not base.findings and not entry(base.node, "extends")):

@@ -43,7 +43,7 @@ class Request:
 
 
 def requests(service: MappingNode) -> list[Request]:
-    """Return a service's requests for GPUs. Those of Compose without a count and names are for all."""
+    """Return a service's requests for GPUs. For Compose one without a count and names is for all."""
     return [*_reservations(service), *_gpus(service), *_devices(service)]
 
 

@@ -234,6 +234,12 @@ def test_services_that_extend_one_share_its_slice_and_that_is_said(tmp_path: Pat
     assert said.startswith("Services a, b and c share lines (an anchor or extends), and so slice shop-a: together")
 
 
+def test_a_service_may_extend_one_without_gpus(tmp_path: Path) -> None:
+    found = convert(written(tmp_path, OPTIONS.replace("    image: x\n", "    image: x\n    extends: b\n")))
+    assert devices_of(found.text) == [DEVICE]
+    assert found.shared == []
+
+
 def test_two_services_with_shared_variables_have_a_slice_each(tmp_path: Path) -> None:
     text = """\
 name: shop
@@ -316,6 +322,15 @@ def test_comments_anchors_quotes_and_layout_stay(tmp_path: Path) -> None:
     assert found.text == expected.replace("    # the end\n", f"    # the end\n{device}")
 
 
+def test_line_ends_stay(tmp_path: Path) -> None:
+    path = tmp_path / "compose.yaml"
+    path.write_bytes(OPTIONS.replace("\n", "\r\n").encode())
+    assert CliRunner().invoke(command, [str(path), "--write"], standalone_mode=False).return_value == 0
+    assert devices_of(path.read_text()) == [DEVICE]
+    content = path.read_bytes()
+    assert content.count(b"\n") == content.count(b"\r\n") > 10
+
+
 def test_a_project_s_name_that_compose_inserts_is_that_of_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()
@@ -347,7 +362,9 @@ def test_the_verb_shows_changes_and_writes_when_told(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("text", ["services: [", "a: 1\n", "- a\n", "", "services:\n", b"\xff"])
+@pytest.mark.parametrize(
+    "text", ["services: [", "a: 1\n", "- a\n", "", "services:\n", b"\xff", "services: {a: &a {<<: *a}}\n"]
+)
 def test_what_is_no_compose_file_is_refused(tmp_path: Path, text: str | bytes) -> None:
     path = tmp_path / "compose.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())

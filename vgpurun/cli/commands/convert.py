@@ -64,7 +64,8 @@ def _convert(path: Path, write: bool) -> int:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write it as a whole or not at all, with the mode that it has; a link stays one."""
+    """Write it as a whole or not at all, with the mode and line ends that it has; a link stays one."""
     real = path.resolve()
+    line_end = "\r\n" if b"\r\n" in real.read_bytes() else "\n"
     with atomic_file(real, real.stat().st_mode & 0o7777) as half_made:
-        half_made.write_text(text, encoding="utf-8")
+        half_made.write_text(text, encoding="utf-8", newline=line_end)
