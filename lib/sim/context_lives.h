@@ -1,4 +1,4 @@
-/* What a context has while it is active, and lets go of when it is not any more. */
+/* Takes what a context has while it is active, and lets go of it when the context no longer is. */
 #ifndef SIM_CONTEXT_LIVES_H
 #define SIM_CONTEXT_LIVES_H
 

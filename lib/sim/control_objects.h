@@ -1,4 +1,4 @@
-/* What the handles in a client's calls on the control device stand for. */
+/* The objects that the handles in a client's calls on the control device stand for. */
 #ifndef SIM_CONTROL_OBJECTS_H
 #define SIM_CONTROL_OBJECTS_H
 

@@ -37,7 +37,7 @@ CUresult driver_leave(CUresult result);
 void driver_lock_anyway(void);
 void driver_unlock(void);
 
-/* With the lock: from now on driver_enter() waits, or does not any more. */
+/* Makes driver_enter() wait from now on, or no longer. The caller holds the lock. */
 void driver_keep_out(void);
 void driver_let_in(void);
 

@@ -15,7 +15,7 @@ void graph_memory_let_go(struct region *region);
 /* Whether there is memory behind it. */
 void graph_memory_set_live(struct region *region, bool live);
 
-/* What a region takes of its device's graph memory, and how much of that is live. */
+/* Returns how much of its device's graph memory a region takes, and how much graph memory of a device is live. */
 uint64_t graph_memory_size(const struct region *region);
 uint64_t graph_memory_live_bytes(unsigned device);
 

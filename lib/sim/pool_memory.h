@@ -7,7 +7,7 @@
 
 CUresult pool_allocate(struct pool *pool, struct context *context, size_t size, CUdeviceptr *address);
 
-/* With the last context of a device its pools lose all their memory. */
+/* Takes all memory from the pools of a device, whose last context is gone. */
 void pools_empty_device(unsigned device);
 
 #endif

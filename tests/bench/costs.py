@@ -38,7 +38,7 @@ SHARES = ("a share", "a share in a share")
 
 
 class Cost(NamedTuple):
-    """One call, or a pair: its native time, how much more with the library, and the ratio of the two."""
+    """A call, or a pair: its native time, how much more with the library, and the ratio of the two."""
 
     native_ns: float
     more_ns: float
@@ -56,7 +56,7 @@ def compile_program(source: str, folder: Path) -> Path:
 
 
 def start_ns(environment: dict[str, str]) -> float:
-    """One start of /bin/true, in nanoseconds."""
+    """Return the time of a start of /bin/true, in nanoseconds."""
     began = time.perf_counter_ns()
     os.waitpid(os.posix_spawn("/bin/true", ["true"], environment), 0)
     return time.perf_counter_ns() - began

@@ -32,13 +32,13 @@ OFF, ON = 1, 2  # profile_state in lib/src/stream/profile.h
 
 
 def address_in_library(symbol: str) -> int:
-    """Where the library has it, from its beginning."""
+    """Return the symbol's offset from the library's beginning."""
     listed = subprocess.run(["nm", LIBRARY], capture_output=True, text=True, check=True).stdout
     return next(int(line.split()[0], 16) for line in listed.splitlines() if line.split()[-1] == symbol)
 
 
 def library_begins_at() -> int:
-    """Where this process has the library."""
+    """Return the address at which this process has the library."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     return min(int(line.partition("-")[0], 16) for line in maps if line.endswith(str(LIBRARY)))
 
@@ -66,7 +66,7 @@ def turns_us(
 
 
 def calls_so_far(folder: Path) -> int:
-    """That have been recorded."""
+    """Return how many calls have been recorded."""
     return sum(total.calls for profile in read_profiles(folder) for total in profile.totals)
 
 

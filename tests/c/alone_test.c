@@ -17,7 +17,8 @@ struct program {
 
 static int64_t steps; /* since the beginning */
 
-/* As many decades as there are lengths: most launches are short, and most of the time is spent in long ones. */
+/* Draws a length, each decade as often as any other: most launches are short, and most of the time is spent in long
+ * ones. */
 static int64_t length_ns(struct model_process *process, const struct program *program) {
   if (program->lengths == LIKE_THIS || program->lengths == NEW_NAMES)
     return program->kernel_ns;

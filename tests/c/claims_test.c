@@ -132,7 +132,7 @@ static void check_claim_that_is_kept(void) {
   pthread_join(keeping, NULL);
 }
 
-/* As after a siglongjmp out of a launch: meter_launched is not called. */
+/* A siglongjmp out of a launch leaves the claim behind: meter_launched is not called. */
 static void check_claims_left_behind(void) {
   pthread_t leaving;
   CHECK(pthread_create(&leaving, NULL, launch_and_leave, NULL) == 0, "a thread");

@@ -205,7 +205,7 @@ static void run_changing(struct model_process *process) {
   }
 }
 
-/* One short kernel on each stream; nobody sees whether they ran side by side or one after the other. */
+/* Launches a short kernel on each stream; nobody sees whether they ran side by side or one after the other. */
 static void run_on_many_streams(struct model_process *process) {
   const int *streams = model_argument(process);
   for (;;) {

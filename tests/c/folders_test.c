@@ -169,7 +169,7 @@ static void check_first_refresh(void) {
   end();
 }
 
-/* It is in its place when it goes on, and not in the next pass. */
+/* A folder that pauses is in its place when it goes on, and not in the next pass. */
 static void check_pause(void) {
   begin(12345);
   set_age(job(0), 0);
@@ -204,7 +204,7 @@ static void check_new_beside_work(void) {
   strange_ones_work = false;
 }
 
-/* Where all are of one user, those that go on may be put off. */
+/* Folders that go on may be put off where all are of one user. */
 static void check_old(uid_t owner, int most_looks) {
   begin(owner);
   for (int i = 0; i < JOBS; i++) {

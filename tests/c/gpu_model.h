@@ -103,12 +103,14 @@ void model_launch_spin(struct model_process *process, int gpu, int number);
 /* Work on the stream that nobody measures, as an asynchronous copy. */
 void model_copy(struct model_process *process, int gpu, int stream, int64_t duration_ns);
 
-/* As cuCtxSynchronize, cuStreamSynchronize, and cuEventSynchronize: until no more than so many launches are left. */
+/* Wait as cuCtxSynchronize, cuStreamSynchronize and cuEventSynchronize do: until no more than so many launches are
+ * left. */
 void model_synchronize(struct model_process *process, int gpu);
 void model_synchronize_stream(struct model_process *process, int gpu, int stream);
 void model_wait_behind(struct model_process *process, int gpu, uint32_t most_pending);
 
-/* As cuStreamQuery, and as cuEventRecord and cuEventQuery: is all done that was launched, or was before? */
+/* Do what cuStreamQuery, cuEventRecord and cuEventQuery do: tell whether all is done that was launched, or had been
+ * before. */
 bool model_is_done(struct model_process *process, int gpu, int stream);
 struct marker *model_record(struct model_process *process, int gpu, int stream);
 bool model_has_reached(struct model_process *process, struct marker *event);
@@ -120,7 +122,7 @@ void model_poll(struct model_process *process, int gpu);
  * does that looks at what its kernels write to the host's memory. */
 void model_watch(struct model_process *process, int gpu, int stream, uint32_t most_pending, int64_t left_ns);
 
-/* As cuStreamDestroy and cuStreamCreate. */
+/* Does what cuStreamDestroy and then cuStreamCreate do. */
 void model_renew_stream(struct model_process *process, int gpu, int stream);
 
 /* From now on no two markers can be compared. */

@@ -37,7 +37,7 @@ void model_lose_clock(void) {
   model.has_no_clock = true;
 }
 
-/* As cuEventElapsedTime answers. */
+/* Answers as cuEventElapsedTime does, in milliseconds of single precision. */
 static bool elapsed(void *start, void *end, int64_t *elapsed_ns) {
   float milliseconds = (float)((double)(((struct marker *)end)->at_ns - ((struct marker *)start)->at_ns) / 1e6);
   *elapsed_ns = model.has_no_clock ? 0 : (int64_t)((double)milliseconds * 1e6);

@@ -1,7 +1,7 @@
 /* The library in a process, as its hooks use the meter: stream/meters.c, cuda/launch.c and cuda/sync.c without CUDA. */
 #include "gpu_model_parts.h"
 
-/* As stream/meters.c does it. */
+/* Reads the terms as stream/meters.c does. */
 static struct meter_terms terms_of(const void *owner) {
   struct meter *meter = (struct meter *)owner;
   const struct model_container *container = &model.containers[meter->turns.slot >= 0 ? model.current->container : 0];
@@ -43,7 +43,7 @@ void library_begin(struct model_process *process) {
 
 /* ---- is it measured? --------------------------------------------------------------------------------------------- */
 
-/* As stream/meters.c: what is open would grow with what is not measured. */
+/* Closes all, as stream/meters.c does: open batches would grow with work that is not measured. */
 static void leave_off(struct meter *meter) {
   meter_close_all(meter);
   meter_harvest(meter);
@@ -53,7 +53,7 @@ static bool is_limited(const struct model_container *container) {
   return container->paused || (container->policy != VGPU_SM_OFF && container->percent < VGPU_NO_SM_LIMIT);
 }
 
-/* As stream/meters.c finds it: without a limit, and alone, nothing is measured. */
+/* Decides as stream/meters.c does: without a limit, and alone, nothing is measured. */
 static bool is_measured(struct model_process *process, int gpu) {
   const struct model_container *container = &model.containers[process->container];
   struct turns *turns = &process->meters[gpu].turns;
@@ -75,7 +75,7 @@ static bool is_measured(struct model_process *process, int gpu) {
 
 /* ---- around the calls of the program ----------------------------------------------------------------------------- */
 
-/* As stream/meters.c does: a meter is made when something is launched on its GPU. */
+/* Makes a meter when something is launched on its GPU, as stream/meters.c does. */
 static void note_made(struct model_process *process, struct meter *meter) {
   for (int i = 0; i < MODEL_GPUS; i++) {
     struct meter *_Atomic *place = &process->made_meters[i];

@@ -94,7 +94,8 @@ static int next_with_work(struct gpu *gpu, int64_t switch_ns) {
   return -1;
 }
 
-/* One with work of its own goes on until its slice ends, and then also, unless another has work. */
+/* Chooses the process that runs: the one that runs goes on until its slice ends, and beyond that unless another has
+ * work. */
 static int choose(struct gpu *gpu) {
   if (gpu->running >= 0)
     reach_markers(gpu, gpu->running);

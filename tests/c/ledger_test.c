@@ -275,7 +275,7 @@ static void check_many(void) {
   CHECK(ledger_uses_more_than(&ledger, 0, 9970 * UNIT - 1), "the living do");
 }
 
-/* Where the others cannot be seen, or do not see this process, nothing is granted under a limit. */
+/* The ledger grants nothing under a limit where it cannot see the others, or they cannot see this process. */
 static void check_without_the_file(void) {
   start_over();
   struct ledger a = ledger_of(0);

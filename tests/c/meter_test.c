@@ -99,7 +99,8 @@ static void check_many_works_stay_known(void) {
   CHECK(unknown == 0, "%d of %d kernels are not known", unknown, WORKS);
 }
 
-/* That takes some microseconds: a program that waits for short work on two GPUs in turn would lose them each time. */
+/* Telling the other GPU takes some microseconds, which a program that waits for short work on two GPUs in turn would
+ * lose each time. */
 static void check_the_other_gpu_is_told_now_and_then(void) {
   struct vgpu_device_shared on_other = {.uuid = "GPU"};
   struct device_state other = {.memory = &on_other}, *devices[] = {&state, &other, NULL};
@@ -358,7 +359,7 @@ static void *live_on(void *thread) {
   return NULL;
 }
 
-/* One that lives until the test ends. */
+/* Returns a thread that lives until the test ends. */
 static int32_t another_thread(void) {
   static int32_t number;
   pthread_t thread;

@@ -1,4 +1,4 @@
-/* One of high priority that wants the GPU for 2 ms after every 4 beside one of low priority that is flat out, on
+/* A tenant of high priority wants the GPU for 2 ms after every 4, beside one of low priority that is flat out, on
  * simulated time: it does not wait for the other's slice to end, and the other has what is left. */
 #include "check.h"
 #include "gpu_model.h"

@@ -125,7 +125,8 @@ static void run_threads(void) {
     pthread_join(threads[i], NULL);
 }
 
-/* With fewer chunks than threads some of them find none: then their records are dropped, and counted as such. */
+/* Some threads find no chunk where there are fewer chunks than threads: their records are dropped, and counted as
+ * dropped. */
 static void threads_lose_no_total(size_t bytes) {
   open_profile(bytes);
   run_threads();
@@ -327,7 +328,7 @@ static void each_time_is_counted_once(void) {
   }
 }
 
-/* Of what is no longer remembered apart, so much counts as was counted. */
+/* Work that is no longer remembered apart counts as it was counted before. */
 static void a_long_time_beside_many_short_ones(void) {
   struct overlaps overlaps = {0};
   int64_t count = 20 * OVERLAPS;

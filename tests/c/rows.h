@@ -29,7 +29,7 @@ __attribute__((format(printf, 2, 3))) static inline void row(bool holds, const c
   va_end(values);
 }
 
-/* Where is_open, it is wanted and does not hold yet: docs/dev/compute.md lists it. */
+/* A row that is_open is wanted and does not hold yet: docs/dev/compute.md lists it. */
 __attribute__((format(printf, 3, 4))) static inline void row_unless(bool is_open, bool holds, const char *format, ...) {
   va_list values;
   va_start(values, format);

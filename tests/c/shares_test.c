@@ -120,7 +120,7 @@ static void check_two_processes_of_one_container(void) {
     }
 }
 
-/* It comes to the gate more often, and mostly finds it open. */
+/* The process that waits comes to the gate more often, and mostly finds it open. */
 static void check_one_of_two_processes_waits_for_each_launch(void) {
   static const struct work kinds[] = {{"flat out", 2 * MS, 1, 1, false, 0}, {"waiting", 2 * MS, 1, 1, true, 0}};
   double shares[2];
@@ -319,7 +319,7 @@ static void check_disturbance(enum fault fault) {
   CHECK(share > least && share < 51, "%s: %.2f %% afterwards", names[fault], share);
 }
 
-/* One that was there before launches a kernel, which takes so long, and waits for it. */
+/* Launches a kernel that takes so long, and waits for it, in a process that was there before. */
 static void run_once(struct model_process *process) {
   model_launch(process, 0, 0, *(const int64_t *)model_argument(process));
   model_synchronize(process, 0);
@@ -375,7 +375,8 @@ static void check_beside_new_names(void) {
   }
 }
 
-/* Where the GPU was not free, nothing was recorded before its only kernel, by which its length could be told. */
+/* Runs processes of a single kernel. Where the GPU was not free, nothing was recorded before it by which its length
+ * could be told. */
 static void run_short_lives(struct model_process *process) {
   for (;;) {
     model_think(process, 20 * MS);
@@ -441,7 +442,7 @@ static void check_policies(void) {
   check_policy("burst of 20 and 40", 20, VGPU_SM_BURST, 40, VGPU_SM_HARD, 60, 40);
 }
 
-/* One that uses a twentieth of the GPU, in short bits, leaves the rest to another without a limit. */
+/* A program that uses a twentieth of the GPU, in short bits, leaves the rest to another without a limit. */
 static void check_what_is_not_wanted_is_left(void) {
   static const struct work light = {"light", 500 * US, 1, 1, true, 9500 * US};
   double shares[2];

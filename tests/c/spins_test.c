@@ -49,7 +49,7 @@ static void run_ranks(struct model_process *process) {
   }
 }
 
-/* Where one host launches a whole step on one GPU, and then on the other, it is held on one while the other is idle. */
+/* A host that launches a whole step on one GPU, and then on the other, is held on one while the other is idle. */
 struct kind {
   const char *name;
   int processes;

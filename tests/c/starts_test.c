@@ -1,8 +1,9 @@
-/* Where work begins and ends on a GPU that had nothing to do. */
+/* Tests when work begins and ends on a GPU that had nothing to do. */
 #include "cases.h"
 #include "fake_gpu.h"
 
-/* As with CUDA_LAUNCH_BLOCKING: the GPU is done when the call returns, also where the work takes longer than it did. */
+/* A launch that blocks, as with CUDA_LAUNCH_BLOCKING, returns when the GPU is done, also where the work takes longer
+ * than before. */
 static void check_launches_that_block(void) {
   static const int64_t pauses_ns[] = {0, 100 * US, 400 * US, 5 * MS};
   for (size_t i = 0; i < sizeof pauses_ns / sizeof *pauses_ns; i++) {

@@ -134,7 +134,7 @@ static void check_two(const struct attack *attack, uint32_t its_percent, double 
   }
 }
 
-/* With a limit it never has more than that, and without one not less than half of what the liar's limit leaves. */
+/* The tenant never has more than its limit, and without one at least half of what the liar's limit leaves. */
 static void check_one(uint32_t percent, uint32_t policy, uint32_t its_percent, double least, double most) {
   for (int i = 0; i < (int)(sizeof attacks / sizeof *attacks); i++) {
     double share;

@@ -62,7 +62,7 @@ static void check_together(struct program program, const uint32_t percents[2]) {
          shares[0] + shares[1]);
   double sum = percents[0] + percents[1], lost = sum - shares[0] - shares[1];
   bool is_all = sum == 100, flat_out = program.kernel == 0 && program.waits_after == 0;
-  /* Where nothing is left over, a switch for each slice is lost: 0.6 %, of which each pays its own. */
+  /* A switch for each slice is lost where nothing is left over: 0.6 %, of which each pays its own. */
   double most_lost = !is_all ? 1.2 : !flat_out ? 2.6 : program.most_ahead > 0 ? 1.5 : 1.05;
   CHECK(lost < most_lost, "together %.2f %%", sum - lost);
   for (int i = 0; i < 2; i++) {
@@ -93,9 +93,9 @@ static void train(struct model_process *process) {
   }
 }
 
-/* It loses its lead with each turn: the GPU waits for the optimizer then, and nobody is to pay for more than that. When
- * the host stood still while a slice drained, and slices were all of one length, two had 96.5, 94.8 and 92.7 % together
- * with 10, 20 and 30 launches of the optimizer; but 89.4 with 40. */
+/* A training loses its lead with each turn: the GPU waits for the optimizer then, and nobody is to pay for more than
+ * that. When the host stood still while a slice drained, and slices were all of one length, two had 96.5, 94.8 and 92.7
+ * % together with 10, 20 and 30 launches of the optimizer; but 89.4 with 40. */
 static void check_training(int optimizer_launches) {
   struct model_process *tenants[2];
   int64_t before_ns[2], charged_ns[2];

@@ -28,7 +28,7 @@ class Devices(Calls):
         return name.value.decode()
 
     def device_uuid(self, device: int = 0) -> str:
-        """As NVML writes it: GPU- and 8-4-4-4-12 hex digits."""
+        """Return the UUID as NVML writes it: GPU- and 8-4-4-4-12 hex digits."""
         raw = ctypes.create_string_buffer(16)
         self.call("cuDeviceGetUuid_v2", raw, device)
         digits = raw.raw.hex()

@@ -143,7 +143,7 @@ class Memory(Calls):
         return array.value or 0
 
     def sparse_array(self, width: int, height: int) -> int:
-        """It has no memory before tiles are mapped."""
+        """Make an array that has no memory before tiles are mapped."""
         array = c_void_p()
         descriptor = Array3DDescriptor(width, height, 0, FORMAT_FLOAT, 4, ARRAY_SPARSE)
         self.call("cuArray3DCreate_v2", byref(array), byref(descriptor))

@@ -41,7 +41,7 @@ def debian(client: docker.DockerClient, tag: str, packages: str = PYTHON) -> Non
 
 
 def busybox(client: docker.DockerClient, tag: str) -> None:
-    """One static program, and no C library."""
+    """Make an image with a static program and no C library."""
     with new_root() as root:
         _add_busybox(root)
         _import_folder(client, root, tag)

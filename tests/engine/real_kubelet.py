@@ -20,7 +20,7 @@ from cli import PROGRAMS, wait_until
 
 NODE = "node-a"
 SETTINGS = [Path("/proc/sys") / name for name in ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops")]
-# Where kubelet has its socket for plugins is a constant of it.
+# Kubelet's folder for sockets of plugins is a constant of it, so it gets mounts of its own.
 IN_MOUNTS_OF_ITS_OWN = """
 mount -t tmpfs none /var/lib
 mkdir -p /var/lib/kubelet/device-plugins

@@ -44,7 +44,7 @@ def cli(own_gpu: Cli, engine: docker.DockerClient) -> Cli:
 
 @pytest.fixture
 def specification(engine: docker.DockerClient, tmp_path: Path) -> Iterator[Path]:
-    """Where the engine reads specifications; podman reads the same folders."""
+    """A file that the engine reads as a specification; podman reads the same folders."""
     if os.geteuid() != 0:
         pytest.skip("only root can write a CDI specification")
     path = Path("/etc/cdi") / f"vgpurun-test-{os.getpid()}.yaml"
@@ -265,7 +265,7 @@ def test_podman_compose_gives_the_limits(cli: Cli, name: str, podman: list[str],
 
 @pytest.fixture(scope="session")
 def compose() -> Path:
-    """As a command of its own."""
+    """Find Docker Compose as a command by itself."""
     found = shutil.which("docker-compose")
     return Path(found or unpacked("docker-compose", "trixie") / "usr/libexec/docker/cli-plugins/docker-compose")
 

@@ -79,7 +79,7 @@ def device(cli: Cli, name: str) -> dict[str, object]:
     ids=["those that change nothing", *ALONE],
 )
 def test_nothing_gets_past_the_drivers_own_limit(cli: Cli, debian_v2: str, escapes: Sequence[str]) -> None:
-    """One after the other in a container."""
+    """The escapes run one after the other in a container."""
     commands = [command(ALL[each], "fill", str(2 * MIB), "0") for each in escapes]
     past = ("-v", f"{past_programs()}:/past:ro")
     options = ("--mem", f"{LIMIT_MIB}m", "--enforce", "driver", *HOSTILE, *WITH_PROGRAMS, *past)

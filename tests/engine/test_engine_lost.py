@@ -82,7 +82,7 @@ class Lost:
         raise AssertionError("no shim")
 
     def back(self) -> None:
-        """It goes on with every byte, on one GPU, which alone is reserved."""
+        """Resume the program: it goes on with every byte, on one GPU, which alone is reserved."""
         wait_until(lambda: self.vgpurun("resume", *self.vgpurun.driver, "book").exit_code == 0, "a resume", 120)
         self.goes_on()
         used, reserved = self.on_gpus()

@@ -242,7 +242,7 @@ def test_a_program_that_leaves_its_cgroup_is_outside(own_gpu: Cli, debian: str, 
     assert f"in container {id_[:12]}" in done["words"]
 
 
-# With kernels of so many milliseconds.
+# Escapes with the length of their kernels, in milliseconds.
 COMPUTE = {
     "second copy of the driver": 1, "dlmopen": 10, "raw export table": 1, "loader of its own": 10,
     "loader of its own, once it is counted": 1, "traced loader": 10, "static program": 1, "program of musl": 10,

@@ -41,7 +41,7 @@ def test_held_to_its_share(cli_v2: Cli, debian_v2: str) -> None:
         start(cli_v2, debian_v2, "/programs/escape.py", "copy", "spin", "spin_1ms", "4", options=options)
         wait_until(lambda: status(cli_v2) == "exited", "end")
         wait_until(lambda: not frozen(cli_v2), "end")
-    # It is also let go where the guard looks between the end of its program and its own.
+    # The guard also lets it go where it looks between the end of the program and its own.
     assert verbs(cli_v2) in (["hold"], ["hold", "release"])
     launches, _, _, seconds, _ = cli_v2.engine.containers.get("tenant").logs().decode().splitlines()[-1].split()
     assert int(launches) * 0.001 / float(seconds) < 0.7, "it was held back, how exactly is another test's"

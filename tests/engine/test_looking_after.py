@@ -230,7 +230,7 @@ def test_exec_in_a_terminal(vgpurun: Cli, container: str) -> None:
     terminal = Terminal(shell, vgpurun.environment, rows=30, columns=90)
     try:
         terminal.read_until(b"# ")
-        # As with docker, the size arrives a moment after the start.
+        # The size arrives a moment after the start, as with docker.
         wait_until(lambda: terminal.type(b"stty size\r") or b"30 90" in terminal.read_until(b"# "), "its size")
         terminal.type(b"tty\r")
         terminal.read_until(b"/dev/pts/")

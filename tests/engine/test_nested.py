@@ -34,7 +34,7 @@ def member(cli: Cli, name: str) -> dict[str, object]:
 
 
 def test_a_container_has_a_part_of_a_slice(cli: Cli, debian: str) -> None:
-    """It counts in the slice, and takes no room beside it."""
+    """A part counts in the slice, and takes no room beside it."""
     assert cli("slice", "create", *SIM, "--mem", "12g", "--sm", "50", "job").exit_code == 0
     part = ("--slice", "job", "--mem", "50%", "--sm", "50", *WITH_PROGRAMS)
     assert total_bytes(cli, *part, debian, *GPU_PROGRAM, "info") == 6 * GIB

@@ -116,7 +116,7 @@ def test_a_rootless_engine(rootless: docker.DockerClient, short_folder: Path, bu
     command = ("env", f"--chdir={short_folder}/checkout", sys.executable, "-m", "vgpurun")
     cli = Cli(rootless, environment, short_folder / "state", command=command)
     programs = ("-v", f"{short_folder}/programs:/programs:ro")
-    # One container: this engine copies the whole image for each.
+    # A single container must do: this engine copies the whole image for each.
     assert cli.run("-d", "--name", "own", "--mem", "1g", *programs, IMAGE, "sleep", "600").exit_code == 0
     seen = cli("exec", "own", *GPU_PROGRAM, "info").json()
     assert [(gpu["total"], gpu["nvml_total"]) for gpu in seen["devices"]] == [(1 << 30, 1 << 30)]

@@ -137,7 +137,7 @@ def gpus(units: dict[str, frozenset[str]]) -> set[str]:
 
 @pytest.mark.real_time
 def test_the_limits_of_pods_hold(node: Node) -> None:
-    """One with half of a GPU's compute, and with an empty environment, beside one without a limit on the other GPU."""
+    """A pod has half of a GPU's compute and an empty environment; another has no limit, on the other GPU."""
 
     tries = itertools.count()
 

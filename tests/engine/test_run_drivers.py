@@ -132,7 +132,7 @@ class TestCdi:
         ]
         edits = {"env": ["FROM_CDI=0"], "mounts": [mount | {"options": ["ro", "bind"]} for mount in mounts]}
         devices = [{"name": "0", "containerEdits": edits}]
-        # As NVIDIA's files do, it lies where every engine looks.
+        # The file lies where every engine looks, as NVIDIA's files do.
         path = Path("/var/run/cdi/vgpurun-test.json")
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}))

@@ -82,7 +82,7 @@ def test_a_configuration_that_cannot_be_read(vgpurun: Cli) -> None:
 
 
 def test_an_engine_that_does_not_see_this_hosts_files(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
-    """As with an engine in a virtual machine or behind a tunnel: what it is asked to mount is not there for it."""
+    """An engine in a virtual machine, or behind a tunnel, lacks what it is asked to mount."""
     if shutil.which("unshare") is None:
         pytest.skip("unshare is not installed")
     # vgpurun, in a mount namespace of its own, has its state where the engine sees an empty folder.

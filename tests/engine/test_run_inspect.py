@@ -46,7 +46,7 @@ def docker() -> str:
 
 @pytest.mark.parametrize("line", LINES)
 def test_inspect_is_the_same(vgpurun: Cli, docker: str, debian: str, line: str, docker_host: str) -> None:
-    # With a name to look at them by, and an end that leaves no time for a difference.
+    # The containers need a name to look at them by, and an end that leaves no time for a difference.
     arguments = [*shlex.split(line), debian, *(() if "--entrypoint" in line else ("sleep",)), "100"]
     arguments = arguments if "-a" in arguments else ["-d", *arguments]
     theirs = inspected(vgpurun.engine, "of-docker", [docker, "run"], arguments, vgpurun.environment)

@@ -11,7 +11,7 @@ import pytest
 from cli import Cli
 from engine_relay import held_up, written_down
 
-# Those of docker run, and beside them: what the engine is, what the image says, and twice who has what of the GPUs.
+# A launch makes the requests of docker run, asks what the engine is and the image says, and twice who has which GPUs.
 OF_A_START = Counter(
     {
         "GET /_ping": 1, "POST /containers/create": 1, "POST /containers/ID/attach": 1, "POST /containers/ID/wait": 1,

@@ -85,7 +85,7 @@ def test_without_proxy_a_signal_is_not_the_commands(vgpurun: Cli, debian: str) -
 def test_a_signal_before_the_start_leaves_nothing_behind(
     vgpurun: Cli, debian: str, docker_host: str, tmp_path: Path, request_path: str, is_answered: bool
 ) -> None:
-    """It comes while the engine is asked for something. A container that starts then gets it, and ends by itself."""
+    """A signal comes while the engine is asked for something. A container that starts then gets it, and ends itself."""
     with held_up(docker_host, tmp_path, request_path, is_answered) as (address, held):
         vgpurun.environment["DOCKER_HOST"] = address
         command = ("run", "--rm", *vgpurun.driver, "--mem", "1g", debian, "sleep", "0.5")

@@ -32,7 +32,7 @@ def cli(own_gpu: Cli) -> Cli:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Where containers are told to go on, and tell what they got."""
+    """The folder in which containers are told to go on, and tell what they got."""
     path = tmp_path / "steps"
     path.mkdir()
     yield path

@@ -120,7 +120,7 @@ def test_a_container_that_is_removed_while_it_is_suspended(vgpurun: Cli, debian:
 
 
 def test_a_suspended_container_that_is_paused_and_started(vgpurun: Cli, debian: str) -> None:
-    """It does not start, for it has not ended; and what it holds in host memory is not forgotten."""
+    """The container does not start, for it has not ended; and its memory in the host is not forgotten."""
     assert vgpurun.run("-d", "--name", "busy", "--mem", "6g", *WITH_PROGRAMS, debian, *HOLD).exit_code == 0
     wait_until(lambda: used_mib(vgpurun) > 0, "work on the GPU")
     held_mib = used_mib(vgpurun)
@@ -172,7 +172,7 @@ def test_the_user_who_started_it_may_suspend_it_where_a_guard_runs(two_users: tu
 
 
 def test_a_request_of_another_user_is_none(two_users: tuple[Cli, Cli], debian: str) -> None:
-    """It is in the folder of whoever started the container; a file there of somebody else's is not heard."""
+    """A request is in the folder of the user who started the container; the guard ignores another user's file there."""
     root, user = two_users
     assert user.run("-d", "--name", "mine", "--mem", "6g", *WITH_PROGRAMS, debian, *HOLD).exit_code == 0
     assert root.run("-d", "--name", "roots", "--mem", "6g", *WITH_PROGRAMS, debian, *HOLD).exit_code == 0

@@ -71,7 +71,7 @@ def test_one_that_is_stopped_and_started_waits_for_its_turn(vgpurun: Cli, debian
 
 
 def test_one_that_is_paused_in_its_turn(vgpurun: Cli, debian: str, said: Path) -> None:
-    """It keeps the GPU; `ps` says of the other what it waits for, and its turn comes when the first goes on."""
+    """The paused one keeps the GPU; `ps` says what the other waits for, and its turn comes when the first goes on."""
     for name in ("one", "two"):
         assert vgpurun.run("-d", "--name", name, *TURNS, *WITH_PROGRAMS, debian, *CELLS).exit_code == 0
     wait_until(lambda: min(cells(vgpurun, each) for each in ("one", "two")) >= 1, "cells of both")

@@ -54,7 +54,7 @@ def engine() -> Iterator[docker.DockerClient]:
 
 @pytest.fixture(scope="session")
 def cdi_folder(engine: docker.DockerClient) -> Path:
-    """Where the engine reads CDI specifications."""
+    """The folder from which the engine reads CDI specifications."""
     folders = engine.info().get("CDISpecDirs")
     if not folders:
         unavailable("this engine has no CDI")

@@ -1,4 +1,4 @@
-"""One limit over several processes, and a limit that does not depend on the environment."""
+"""Several processes share a limit, and a limit does not depend on the environment."""
 
 from __future__ import annotations
 

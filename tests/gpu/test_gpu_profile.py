@@ -17,7 +17,7 @@ EXACT = 0.02
 
 
 def profiled_run(python: str, factory: pytest.TempPathFactory, *arguments: str) -> Seen:
-    """One run, as torch.profiler and the profile tell it."""
+    """Return a run as torch.profiler and the profile tell it."""
     folder = factory.mktemp("profile")
     runner = Local(python)
     seen = answer(runner.run(["--profile", str(folder)], [*runner.program("torch_profiled.py"), *arguments]))
@@ -80,7 +80,7 @@ def test_gpu_time_of_a_busy_gpu_is_that_of_torch(busy: Seen) -> None:
 
 
 def test_gpu_time_of_a_gpu_that_waits_has_gaps_in_it_and_no_more(launch_bound: Seen) -> None:
-    """As docs/profiling.md says: at least the kernels, at most all of the time from the first to the last."""
+    """GPU time is at least the kernels, at most all from the first to the last, as docs/profiling.md says."""
     seen, profile = launch_bound
     least_us, most_us = seen["kernels_us"], seen["from_first_to_last_us"]
     assert least_us * (1 - EXACT) <= gpu_us(profile) <= most_us * (1 + EXACT), longest_batches(profile)

@@ -145,7 +145,7 @@ def test_nothing_of_it_is_on_the_gpu(python: str) -> None:
 
 
 def test_what_the_driver_says_of_strangers() -> None:
-    """It has nothing to say of a process without CUDA, and changes nothing of it."""
+    """The driver has nothing to say of a process without CUDA, and changes nothing of it."""
     with subprocess.Popen(["sleep", "60"]) as stranger, Checkpoints() as driver:
         try:
             print(driver.state(stranger.pid))

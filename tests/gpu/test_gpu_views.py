@@ -1,4 +1,4 @@
-"""One view: CUDA, every page of nvidia-smi, gpustat and nvitop show the container's GPU, and nobody else's programs."""
+"""CUDA, every page of nvidia-smi, gpustat and nvitop show the container's GPU, and nobody else's programs."""
 
 from __future__ import annotations
 

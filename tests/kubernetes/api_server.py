@@ -118,7 +118,7 @@ class ApiServer:
                 self._connections.remove(connected)
 
     def close_watches(self) -> None:
-        """As the server does now and then."""
+        """Close the watches, as a server does now and then."""
         with self.lock:
             for each in self._watches:
                 each.put(None)

@@ -54,7 +54,7 @@ class Given:
 
 
 class Kubelet:
-    """One node's kubelet."""
+    """A node's kubelet."""
 
     def __init__(self, folder: Path, seed: int = 0) -> None:
         self.folder = folder
@@ -68,7 +68,7 @@ class Kubelet:
         self._server: rpc.Server | None = None
 
     def start(self, cleans_up: bool = True) -> None:
-        """As kubelet starts: every socket in the folder goes, the record stays."""
+        """Start as kubelet does: every socket in the folder goes, the record stays."""
         for entry in self.folder.iterdir():
             if cleans_up and entry.name != RECORD:
                 entry.unlink()
@@ -180,7 +180,7 @@ class Kubelet:
         return preferred if len(preferred) == count else []
 
     def allocate(self, resource: str, ids: Iterable[str]) -> api.ContainerAllocateResponse:
-        """One Allocate, with whatever ids."""
+        """Call Allocate with whatever ids."""
         request = api.AllocateRequest(container_requests=[api.ContainerAllocateRequest(devices_ids=ids)])
         return _asked(self.plugins[resource].stub.allocate, request).container_responses[0]
 

@@ -126,7 +126,7 @@ def paths(content: dict[str, Any], where: tuple[str, ...] = ()) -> Iterator[tupl
 
 
 def test_every_value_is_in_the_schema() -> None:
-    """One that is not would be refused wherever it is given."""
+    """Helm would refuse a value that is not in the schema wherever it is given."""
     schema = yaml.safe_load((CHART / "values.schema.json").read_text())
     for path in paths(yaml.safe_load((CHART / "values.yaml").read_text())):
         inner = schema

@@ -170,7 +170,7 @@ def test_a_container_with_one_of_the_two_does_not_draw_the_next_one_to_its_gpu(n
 def test_containers_of_one_pod_and_init_containers(node) -> None:
     kubelet = running_node(node)
     kubelet.admit("pod", {"one": {MEMORY: 1, COMPUTE: 10}, "two": {MEMORY: 2, COMPUTE: 20}})
-    # As kubelet does with what an init container had: the application's container gets the same units.
+    # The application's container gets the units of an init container, as kubelet does it.
     kubelet.containers["pod", "application"] = dict(kubelet.containers["pod", "two"])
     kubelet.containers["pod", "two"].pop(COMPUTE)
     kubelet.write_record()
@@ -227,7 +227,7 @@ def interleave(kubelet: Kubelet, seed: int) -> int:
 
 
 def test_pods_one_after_the_other_are_all_admitted_while_there_is_room(node) -> None:
-    """As kubelet really does: then steering alone is enough, and nothing is refused at a container's start."""
+    """Kubelet heeds the preferred units: then steering is enough, and nothing is refused at a container's start."""
     kubelet = running_node(node)
     for i in range(16):
         kubelet.admit(f"pod{i}", {"c": {MEMORY: 1, COMPUTE: 12}})

@@ -30,7 +30,7 @@ slices:
 
 
 def state_folder(kubelet, pod: str) -> Path:
-    """Where the files of a pod's container are."""
+    """Return the folder with the files of a pod's container."""
     (etc,) = {
         mount.host_path
         for given in kubelet.containers[pod, "c"].values()

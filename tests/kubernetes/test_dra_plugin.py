@@ -221,7 +221,7 @@ def test_an_api_server_that_answers_nonsense_ends_nothing(host: PluginHost, name
 
 
 def test_what_kubelet_no_longer_waits_for_is_not_prepared(host: PluginHost) -> None:
-    """It has given the claim back meanwhile, and would never do so again."""
+    """Kubelet has given the claim back meanwhile, and would never do so again."""
     with host.running(), host.kubelet.plugin(DRIVER) as plugin:
         made = host.add(result(host.devices()[0]))
         host.server.answers_after_s = 2

@@ -1,4 +1,4 @@
-"""One browser for all tests of this tier."""
+"""All tests of this tier share a browser."""
 
 from __future__ import annotations
 

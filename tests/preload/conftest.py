@@ -105,7 +105,7 @@ def guard(host: Host) -> Iterator[Guard]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a profile is to be."""
+    """The folder for a profile."""
     made = tmp_path / "profile"
     made.mkdir()
     return made

@@ -44,7 +44,7 @@ def tenant_of(usage: Path) -> Path:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """One simulated machine: its environment, where limits are set by variables, and its first GPU."""
+    """A simulated machine: its environment, where limits are set by variables, and its first GPU."""
 
     folder: Path
     environment: Mapping[str, str]

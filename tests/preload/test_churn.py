@@ -183,7 +183,7 @@ def test_300_processes_start_at_once(churn: Callable[..., subprocess.Popen[str]]
     """The library's cost for each does not grow with their number: it stays near the cost without it."""
 
     def processor_s() -> tuple[float, float]:
-        """With the library and without."""
+        """Return the processor time with the library and without."""
         with_s, without_s = start_together(churn, 300), start_together(churn, 300, LD_PRELOAD="")
         print(f"until all are ready, and processor time: {with_s} s with the library, {without_s} s without")
         return with_s[1], without_s[1]

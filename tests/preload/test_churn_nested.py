@@ -106,7 +106,7 @@ def test_the_outer_limit_holds_at_every_instant_while_processes_are_killed(share
     "what", ["noise", *(pytest.param(what, marks=pytest.mark.exhaustive) for what in ("cut", "zeros", "removed"))]
 )
 def test_what_is_done_to_the_outer_usage_file_ends_no_process(shares: Shares, what: str) -> None:
-    """Those inside cannot be told from a user of the outer share, who may write it; their own shares' limits hold."""
+    """Programs inside look like users of the outer share, who may write it; their own shares' limits hold."""
     processes = [shares.start(SECONDS) for _ in range(4)]
     until = time.monotonic() + SECONDS / 2
     while time.monotonic() < until:

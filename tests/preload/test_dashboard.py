@@ -94,7 +94,7 @@ def test_every_panel_has_something_to_show(environment: dict[str, str], tmp_path
         for variable in DASHBOARD["templating"]["list"]:
             if variable["type"] == "query":
                 assert values_of(scraped, variable), variable["name"]
-        # Those that count must have counted: a rate of 0 would be an answer, too.
+        # Counters must have counted: a rate of 0 would be an answer, too.
         rates = [query for _, query in queries if "rate(" in query]
         assert len(rates) >= 4
         for query in rates:

@@ -79,7 +79,7 @@ def test_an_idle_one_makes_way_for_a_launch(
 
 
 def test_a_launch_that_no_idle_one_makes_way_for(host: Host, start: Callable[..., Program]) -> None:
-    """It does not wait where no guard runs, and takes room that there is without one."""
+    """The launch does not wait where no guard runs, and takes room that is there without one."""
     holder = start("--mem", "1500m", "--gpus", "device=0", "--idle", "1h", "--preempt-idle")
     done = host.vgpurun(
         "local", "--driver", "sim", "--mem", "1500m", "--gpus", "device=0", "--preempt-idle", "--", "true"

@@ -103,7 +103,7 @@ def test_a_program_may_have_a_dl_iterate_phdr_of_its_own(sandbox: Sandbox, compi
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_a_sanitizer_finds_the_real_functions(sandbox: Sandbox, sanitizer: str, order: int) -> None:
-    """It has its own strcmp, mmap, dlopen and more, and asks dlsym for the real ones before any of them works."""
+    """A sanitizer has its own strcmp, mmap, dlopen and more, and asks dlsym for the real ones before they work."""
     name = {"address": "libasan.so", "thread": "libtsan.so"}[sanitizer]
     runtime = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout
     if not Path(runtime.strip()).is_absolute():

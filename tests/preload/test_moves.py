@@ -185,7 +185,7 @@ def test_indexes_in_a_share_of_two_that_has_moved(built_library: Path, tmp_path:
 
 
 def test_a_program_that_has_started_cuda_alone(host: Host, start: Callable[..., Program]) -> None:
-    """It holds nothing of any GPU, and comes along."""
+    """The program holds nothing of any GPU, and comes along."""
     code = (
         "import sys; from cuda_driver import Driver; d = Driver(); d.call('cuInit', 0); print('ready', flush=True)\n"
         "sys.stdin.readline(); d.start(0); print(d.device_uuid(), d.mem_alloc(1 << 20) > 0, flush=True)"

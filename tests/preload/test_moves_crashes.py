@@ -156,7 +156,7 @@ def refuse_the_third() -> None:
     "step", [None, 18, *(pytest.param(step, marks=pytest.mark.exhaustive) for step in (16, 19, 21))]
 )
 def test_one_of_four_cannot_get_there(host: Host, start: Callable[..., Program], step: int | None) -> None:
-    """Those that are there already come back to where they were, also where that is cut off in its turn."""
+    """Programs that are there already come back to where they were, also where that is cut off in its turn."""
     made = host.vgpurun(
         "slice", "create", "team", "--driver", "sim", "--mem", "1500m", "--gpus", "device=0", "--movable"
     )

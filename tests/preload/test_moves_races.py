@@ -38,7 +38,7 @@ def phase_of(program: Program) -> str:
 
 @pytest.fixture
 def host(host: Host) -> Host:
-    """One with four GPUs."""
+    """A host with four GPUs."""
     host.uuids += [f"GPU-{os.getpid():08x}-{number:04x}-0000-0000-{os.urandom(6).hex()}" for number in (2, 3)]
     host.configure(2048, "")
     return host
@@ -61,7 +61,7 @@ def test_several_moves_of_one_share_at_once(host: Host, start: Callable[..., Pro
 
 
 def test_a_move_after_one_that_was_cut_off(host: Host, start: Callable[..., Program]) -> None:
-    """One that was cut off is finished first: until then both GPUs are reserved, and the share seems to have two."""
+    """The interrupted move is finished first: until then both GPUs are reserved, and the share seems to have two."""
     program = start(*LIMITS)
     program.tell("start 1000")
     assert program.hears() == "started"
@@ -88,7 +88,7 @@ def test_a_program_that_ends_meanwhile(host: Host, start: Callable[..., Program]
         time.sleep(0.005)
     os.kill(program.child(), signal.SIGKILL)
     _, said = move.communicate(timeout=60)
-    # It may come to the last of its steps before the state folder is gone.
+    # The move may come to the last of its steps before the state folder is gone.
     assert move.returncode == 0 or f"process {program.pid} has ended" in said, said
     program.process.wait(30)
     assert reserved_mib(host) == [0, 0, 0, 0]
@@ -131,7 +131,7 @@ def test_programs_that_start_all_the_time(host: Host, moves: int) -> None:
 
 
 def test_a_program_that_is_stopped_as_it_starts(host: Host) -> None:
-    """It could find the GPU that the share had: it stays, until that has started."""
+    """The program could find the GPU that the share had: the share stays until it has started."""
     host.configure(2048, "start_ms: 3000\n")
     starter = host.start(
         "local", "--driver", "sim", "--mem", "1000m", "--gpus", "device=0", "--",
@@ -164,7 +164,7 @@ def test_a_program_that_is_stopped_as_it_starts(host: Host) -> None:
 def test_a_program_that_is_stopped_meanwhile(
     host: Host, start: Callable[..., Program], phase: str, state: str, after: str
 ) -> None:
-    """It is given up, and not waited for; when it goes on it is on its own GPU, wherever the driver has brought it."""
+    """The move gives up on it; when it goes on it is on its own GPU, wherever the driver has brought it."""
     slow = host.folder / "sim.yaml"
     slow.write_text(slow.read_text().replace("checkpoint_mib_per_ms: 100", "checkpoint_mib_per_ms: 1"))
     program = start(*LIMITS)
@@ -191,7 +191,7 @@ def test_a_program_that_is_stopped_meanwhile(
 
 @pytest.mark.parametrize("verb", ["suspend", "move"])
 def test_a_program_that_is_killed_as_it_is_copied(host: Host, start: Callable[..., Program], verb: str) -> None:
-    """As the kernel kills what has too little memory: that is said, and nothing of it is left."""
+    """The kernel kills what has too little memory: the move says so, and leaves nothing of it."""
     slow = host.folder / "sim.yaml"
     slow.write_text(slow.read_text().replace("checkpoint_mib_per_ms: 100", "checkpoint_mib_per_ms: 1"))
     program = start(*LIMITS)

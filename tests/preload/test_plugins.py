@@ -137,7 +137,7 @@ def test_a_plugin_that_opens_another(
 
 @pytest.mark.exhaustive
 def test_a_program_that_was_built_for_an_old_glibc(sandbox: Sandbox, linked: Path, tmp_path: Path) -> None:
-    """It has dlopen from libdl, at its first version."""
+    """The program has dlopen from libdl, at its first version."""
     pytest.importorskip("ziglang", reason="a compiler for old C libraries is in the extra `dev`: ziglang")
     compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu.2.17"]
     program = tmp_path / "opener"

@@ -152,7 +152,7 @@ def test_memory_of_the_host_looks_like_the_devices(sandbox: Sandbox) -> None:
 
 
 def test_one_range_of_the_device_and_the_host(sandbox: Sandbox) -> None:
-    """As PyTorch's expandable segments: access is set for many mappings at once."""
+    """PyTorch's expandable segments do so: access is set for many mappings at once."""
 
     def program() -> None:
         class Access(ctypes.Structure):

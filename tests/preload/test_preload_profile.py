@@ -425,7 +425,7 @@ def test_a_full_disk_ends_the_growth_and_nothing_else(sandbox: Sandbox, folder: 
 def test_a_program_that_is_linked_with_the_driver(
     sandbox: Sandbox, folder: Path, compile_c: Callable[..., Path]
 ) -> None:
-    """It calls the exported functions, without a lookup."""
+    """The program calls the exported functions, without a lookup."""
     source = folder.parent / "copies.c"
     source.write_text(
         "#include <cuda.h>\n"

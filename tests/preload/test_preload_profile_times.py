@@ -77,7 +77,7 @@ def test_one_stream(sandbox: Sandbox, folder: Path) -> None:
 
 @pytest.mark.parametrize("first", ["1ms", "20us"])
 def test_a_short_kernel_beside_a_long_one(sandbox: Sandbox, folder: Path, first: str) -> None:
-    """One waits for the other: that is not its own time."""
+    """A kernel waits for the other: that is not its own time."""
 
     def program() -> None:
         d = Driver()
@@ -285,7 +285,7 @@ def test_what_is_captured_counts_when_its_graph_is_launched(sandbox: Sandbox, fo
 @pytest.mark.parametrize("burst", [1, 3, 40])
 @pytest.mark.parametrize("pause_s", [0.0001, 0.01])
 def test_pauses_are_not_the_kernels(sandbox: Sandbox, folder: Path, burst: int, pause_s: float) -> None:
-    """Of the program, which launches, goes on elsewhere and comes back."""
+    """The program launches, goes on elsewhere and comes back."""
 
     def program() -> None:
         d = Driver()
@@ -306,7 +306,7 @@ def test_pauses_are_not_the_kernels(sandbox: Sandbox, folder: Path, burst: int, 
 def test_no_capture_is_invalidated(
     sandbox: Sandbox, folder: Path, compile_c: Callable[..., Path], mode: int, wait: str
 ) -> None:
-    """One thread captures, launches and launches the graph; another one launches and waits meanwhile."""
+    """A thread captures, launches and launches the graph; another one launches and waits meanwhile."""
     program = compile_c("captures.c", f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread")
     result = sandbox.run([program, "100", str(mode), wait], PFLOG=str(folder))
     assert result.stdout == "0\n", result.stderr

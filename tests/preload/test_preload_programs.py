@@ -37,7 +37,7 @@ def figures(sandbox: Sandbox, timeout_s: float, command: list[str | Path], **lim
 
 def test_what_nobody_waited_for_is_charged_at_the_end(sandbox: Sandbox) -> None:
     def program() -> None:
-        """It waits for nothing by CUDA, and its kernel is of a new name."""
+        """Wait for nothing by CUDA, with a kernel of a new name."""
         d = Driver()
         d.start()
         d.launch(d.kernel("spin_200ms"))
@@ -56,7 +56,7 @@ def test_what_nobody_waited_for_is_charged_at_the_end(sandbox: Sandbox) -> None:
 def test_a_launch_that_releases_a_spinning_kernel(
     sandbox: Sandbox, compile_c: Callable[..., Path], percent: int
 ) -> None:
-    """It is held for a quarter of a second at most, and the program goes on."""
+    """The launch is held for a quarter of a second at most, and the program goes on."""
     program = compile_c("spins.c", *DRIVER)
 
     def held_s() -> float:

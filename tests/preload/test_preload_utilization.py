@@ -55,7 +55,7 @@ def while_it_works(sandbox: Sandbox) -> DeviceReading:
 @pytest.mark.real_time(measure=while_it_works)
 def test_the_share_of_the_last_seconds(measured: Callable[[], DeviceReading]) -> None:
     def holds(seen: DeviceReading) -> bool:
-        """It is 3 s old, of which it took some to begin."""
+        """The container is 3 s old, of which it took some to begin."""
         return (
             33 < seen.utilization.last_1s < 47
             and 25 < seen.utilization.last_10s < 47

@@ -1,4 +1,4 @@
-"""One view in NVML: the container's processes, its memory, its utilization, whatever else is on the GPU."""
+"""NVML shows the container's processes, its memory and its utilization, whatever else is on the GPU."""
 
 from __future__ import annotations
 

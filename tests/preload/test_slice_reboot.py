@@ -125,7 +125,7 @@ def test_processes_share_it(host: dict[str, str]) -> None:
 
 
 def test_limits_of_another_version_are_written_anew(host: dict[str, str]) -> None:
-    """As after an update of vgpurun that changes the layout: else the library would grant nothing."""
+    """An update of vgpurun may change the layout: else the library would grant nothing."""
     output(host, "slice", "create", "old", "--mem", "3g", "--gpus", f"device={UUID}")
     limits = Path(host["VGPURUN_STATE_DIR"]) / "slices" / "old" / "etc" / "limits"
     content = bytearray(limits.read_bytes())

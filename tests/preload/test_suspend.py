@@ -144,7 +144,7 @@ def test_a_slice_with_all_that_has_joined_it(host: Host, start: Callable[..., Pr
 
 
 def test_a_program_that_starts_meanwhile(host: Host, start: Callable[..., Program]) -> None:
-    """It waits at its first call, as those that were there wait."""
+    """The program waits at its first call, as those that were there wait."""
     host.vgpurun("slice", "create", "team", "--driver", "sim", "--mem", "1500m", "--gpus", "device=0")
     start("--slice", "team")
     assert host.vgpurun("suspend", "--driver", "sim", "--slice", "team").returncode == 0
@@ -181,7 +181,7 @@ def test_a_damaged_record(host: Host, start: Callable[..., Program]) -> None:
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c(host: Host, start: Callable[..., Program], ending: signal.Signals) -> None:
-    """It comes while work on the GPU is waited for, and to all processes of the terminal's foreground."""
+    """Ctrl-C comes while work on the GPU is waited for, and to all processes of the terminal's foreground."""
     program = start("--mem", "1g", "--gpus", "device=0")
     assert program.asks("start 8000") == "started"
     suspending = host.start("suspend", "--driver", "sim", "--process", program.pid, is_group=True)
@@ -237,7 +237,7 @@ def test_a_suspended_slice_is_not_removed(host: Host, start: Callable[..., Progr
 
 
 def test_a_part_that_is_suspended_by_itself(host: Host, start: Callable[..., Program]) -> None:
-    """It stays away when the whole comes back, and takes no room of its own to come back itself."""
+    """The part stays away when the whole comes back, and takes no room of its own to come back itself."""
     within = ("--", sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "1g")
     whole = start("--mem", "1800m", "--gpus", "device=0", *within)
     part = ("--driver", "sim", "--process", str(whole.child()))

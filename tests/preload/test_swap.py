@@ -149,7 +149,7 @@ def copy_slowly(host: Host) -> None:
 def test_the_next_one_comes_back_while_the_other_leaves(
     host: Host, guard: Guard, start: Callable[..., Program]
 ) -> None:
-    """Where both fit in what is reserved for turns: else it comes when the other has left."""
+    """The next one comes back early where both fit in what is reserved for turns: else when the other has left."""
     copy_slowly(host)
     first, second = start(*MOST[2:]), start(*MOST[2:])
     for each in (first, second):
@@ -170,7 +170,7 @@ def test_the_next_one_comes_back_while_the_other_leaves(
 
 
 def test_one_comes_back_while_the_other_cannot_leave(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
-    """It goes again, and waits as before: with every byte, and not locked."""
+    """The next one goes again, and waits as before: with every byte, and not locked."""
     copy_slowly(host)
     first = start(*MOST[2:])
     assert first.asks("take 600") == "taken"
@@ -189,7 +189,7 @@ def test_one_comes_back_while_the_other_cannot_leave(host: Host, guard: Guard, s
 
 
 def test_one_that_is_stopped_in_its_turn(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
-    """It keeps the GPU, which the driver cannot take from it then; who waits is told, and comes when it goes on."""
+    """The stopped one keeps the GPU; the other says what it waits for, and comes when the first goes on."""
     first, second = start(*MOST[2:]), start(*MOST[2:])
     assert first.asks("take 1000") == "taken"
     stopped = first.child()

@@ -313,7 +313,7 @@ CLOSING = ("closes all descriptors", "puts its own files in their place")
 
 @pytest.mark.parametrize("kind", CLOSING)
 def test_a_program_that_closes_what_it_finds_open(sandbox: Sandbox, kind: str) -> None:
-    """It goes on being counted by the others, and goes on seeing who is alive."""
+    """The others go on counting the program, and it goes on seeing who is alive."""
 
     def closing() -> None:
         d = Driver()

@@ -29,7 +29,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 # GPUs of this run of the tests alone: programs on GPUs of one UUID meet in abi.LOCK_DIR.
 UUIDS = tuple(f"GPU-{os.getpid():08x}-{part * 4}-1111-0000-000000000000" for part in "ab")
 MACHINE = "devices:\n" + "".join(f"  - uuid: {uuid}\n    memory_mib: 8192\n" for uuid in UUIDS)
-# Those that docs/ray.md has for each node, as they stand there.
+# The variables that docs/ray.md has for each node, as they stand there.
 PAGE = dict(
     shlex.split(each)[0].split("=", 1)
     for each in re.findall(r"(?m)^    export (.*)$", (CHECKOUT / "docs" / "ray.md").read_text())

@@ -20,7 +20,7 @@ def test_tasks_at_once_have_their_parts_of_the_time(node: RayNode) -> None:
 @pytest.mark.real_time
 @pytest.mark.exhaustive  # test_ray_jobs.py has the limits that workers hold
 def test_within_a_share_tasks_have_parts_of_the_share(node: RayNode) -> None:
-    """As in a Slurm job: Ray is started by a process that has half a GPU."""
+    """A process that has half a GPU starts Ray, as in a Slurm job."""
     share = ("--mem", "50%", "--sm", "50", "--gpus", UUIDS[0])
     found, _ = node.run("shares.py", *["1", "0.5", "0.25", "0.5", "0.25"], within=share)
     times, sizes = zip(*found["trials"][-1], strict=True)

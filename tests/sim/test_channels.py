@@ -465,7 +465,7 @@ def test_a_killed_program_takes_no_time_slices(machine: Machine) -> None:
 def test_a_program_that_ends_or_stops_anywhere_holds_nobody_up(
     machine: Machine, simulated_driver: Path, cuda_includes: list[str], tmp_path: Path, ended_by: signal.Signals
 ) -> None:
-    """One that launches without a pause changes what the devices do for most of the time."""
+    """A program that launches without a pause changes what the devices do for most of the time."""
 
     def program() -> None:
         kernel = driver.kernel("spin_1ms")

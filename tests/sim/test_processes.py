@@ -257,7 +257,7 @@ def test_a_hundred_processes(machine: Machine) -> None:
 
 
 def test_processes_may_see_different_devices_of_one_machine(machine: Machine) -> None:
-    """As containers do that were given some of the devices: what a device holds goes by its UUID."""
+    """Containers may have some of the devices each: what a device holds goes by its UUID."""
     start_holder(machine)
     only_b = machine.folder / "b.yaml"
     only_b.write_text("devices:\n  - uuid: GPU-aabbbbbb-0000-0000-0000-000000000000\n    context_overhead_mib: 50\n")

@@ -223,7 +223,7 @@ def test_programs_that_are_told_to_refuse(machine: Machine, driver: Remote, told
 
 
 def test_a_restore_without_room_never_works_again(machine: Machine, driver: Remote) -> None:
-    """As on a card: whoever restores looks first."""
+    """A card does so too: whoever restores looks first."""
     program = Program(machine)
     driver.out(program.pid)
 

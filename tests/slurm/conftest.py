@@ -12,7 +12,7 @@ from slurm_cluster import Cluster, slurm_cluster
 
 
 class _Clusters(dict[str, Cluster]):
-    """Those that run, by release: each is started when it is asked for."""
+    """The clusters that run, by release: each is started when it is asked for."""
 
     def __init__(self, running: ExitStack) -> None:
         super().__init__()

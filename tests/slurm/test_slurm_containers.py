@@ -75,7 +75,7 @@ def test_containers_and_tasks_of_a_job_have_one_share(docked: Cluster) -> None:
 @pytest.mark.parametrize("end", ["scancel {job}", pytest.param(
     "scontrol update JobId={job} EndTime=now+1", marks=pytest.mark.exhaustive)])  # fmt: skip
 def test_no_container_outlives_its_job(docked: Cluster, end: str) -> None:
-    """One that is paused, one that the engine would start anew, and one with limits of its own, neither."""
+    """Neither does a paused one, one that the engine would start anew, or one with limits of its own."""
     starts = (
         f"{JOINS} -d --name joined {IMAGE} {HOLDS}",
         f"{JOINS} -d --name restarted --restart always {IMAGE} {HOLDS}",
@@ -111,7 +111,7 @@ def test_a_container_does_not_join_another_users_job(docked: Cluster) -> None:
 
 @pytest.fixture
 def with_apptainer(clusters: dict[str, Cluster]) -> Iterator[Cluster]:
-    """One with Apptainer, of a later Debian than Slurm's, and an image as a folder."""
+    """A cluster with Apptainer, of a later Debian than Slurm's, and an image as a folder."""
     cluster = clusters["24.11"]
     cluster.ask(f"cp -a {unpacked('apptainer', 'sid')}/. /; ldconfig", "root")
     if said := cluster.run("apptainer version").stderr:

@@ -80,7 +80,7 @@ def test_a_sweep_keeps_what_runs(cluster: Cluster) -> None:
 
 
 def asked_for_in_a_sweep(cluster: Cluster) -> set[str]:
-    """What slurmctld is asked for by the sweep of n1, in its own words, but for that there is no federation."""
+    """Return what the sweep of n1 asks slurmctld for, in its own words, but for that there is no federation."""
     cluster.ask("sdiag -r", "root")
     cluster.on("n1", "vgpurun slurm sweep --node n1")
     asked = set(re.findall(r"REQUEST_\w+_INFO\w*", cluster.ask("sdiag", "root")))

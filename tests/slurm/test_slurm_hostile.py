@@ -90,7 +90,7 @@ def test_a_neighbours_folder_in_the_place_of_a_jobs_turns(cluster: Cluster) -> N
 
 
 def test_an_id_that_slurm_gives_to_another_job(cluster: Cluster) -> None:
-    """As after slurmctld has lost its state: what is left of the earlier job is not the new one's."""
+    """A slurmctld that has lost its state gives an id again: what is left of the earlier job is not the new one's."""
     job = int(cluster.batch("--gres=shard:3 -w n1", "true"))
     cluster.until_ended(str(job))
     cluster.until(lambda: cluster.slices("n1") == [], "the slice stays")

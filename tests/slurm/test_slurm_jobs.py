@@ -233,7 +233,7 @@ def test_a_container_of_slurms_own_is_refused_a_share(cluster: Cluster) -> None:
 
 
 def test_a_task_that_another_plugin_takes_elsewhere_is_refused(cluster: Cluster) -> None:
-    """As pyxis does, which comes after ours in plugstack.conf here."""
+    """The plugin moves the task as pyxis does, which comes after ours in plugstack.conf here."""
     built = "cc -shared -fPIC -D_GNU_SOURCE -o /usr/local/lib/slurm/elsewhere.so"
     cluster.ask(f"{built} {CHECKOUT}/tests/slurm/programs/elsewhere.c", "root")
     cluster.ask("echo 'required /usr/local/lib/slurm/elsewhere.so' >>/etc/slurm/plugstack.conf", "root")

@@ -19,7 +19,7 @@ GROUPS = f"/tmp/cgroups/vgpurun-test-{os.getpid()}"
 
 @pytest.fixture
 def adopting(cluster: Cluster) -> Iterator[Cluster]:
-    """One whose `su` ends up in a job's cgroup, as pam_slurm_adopt does it to a session of ssh, and has the module."""
+    """A cluster whose `su` ends up in a job's cgroup, as pam_slurm_adopt puts a session of ssh, and has the module."""
     headers = unpacked("libpam0g-dev") / "usr" / "include"
     built = cluster.ask(f"vgpurun slurm build-plugin --pam --include {headers}", "root").strip()
     rules = f"auth required pam_permit.so\naccount required pam_permit.so\nsession required {built}"
@@ -54,7 +54,7 @@ def test_a_session_of_a_job_that_was_refused_a_share_is_refused(adopting: Cluste
 
 OPENSSH = ("openssh-server", "openssh-client", "libpam-slurm-adopt", "libpam0g-dev", "libssl3t64", "libwrap0",
            "libwtmpdb0")  # fmt: skip
-# As docs/slurm.md has it. The machine's name is not the node's here, which pam_slurm_adopt has to be told.
+# These lines are those of docs/slurm.md. The machine's name is not the node's, so pam_slurm_adopt has to be told.
 START = """
 vgpurun slurm build-plugin --pam
 cat >>/etc/pam.d/sshd <<RULES
@@ -79,7 +79,7 @@ CONTAIN = ["PrologFlags=Contain"]
 
 @pytest.fixture
 def by_ssh(built_library: Path) -> Iterator[Cluster]:
-    """One with sshd on n1, which keeps out users without a job there."""
+    """A cluster with sshd on n1, which keeps out users without a job there."""
     with constrained_cluster(CONTAIN, OPENSSH) as cluster:
         cluster.on("n1", START)
         yield cluster
@@ -98,7 +98,7 @@ def until_out(cluster: Cluster, user: str) -> None:
 
 @pytest.mark.exhaustive  # the test above has a session's share, without sshd
 def test_a_session_of_ssh_is_adopted_by_its_users_job(by_ssh: Cluster) -> None:
-    """One user has a share, the other a job without a GPU; neither is let in without a job."""
+    """A user has a share, the other a job without a GPU; neither is let in without a job."""
     preloaded, opens = "cat /etc/ld.so.preload", "; : </dev/nvidia0"
     assert ssh(by_ssh, preloaded).returncode == 255 and "Access denied for user alice" in by_ssh.logs()
     by_ssh.ask("salloc --quiet --no-shell -w n1 --gres=shard:1")

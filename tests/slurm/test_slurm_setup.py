@@ -52,7 +52,7 @@ def test_check_finds_this_cluster_usable(cluster: Cluster) -> None:
 
 
 def failures(cluster: Cluster, vgpurun: str = "vgpurun") -> list[str]:
-    """What `slurm check` finds wrong on n1."""
+    """Return what `slurm check` finds wrong on n1."""
     found = json.loads(cluster.run(f"{vgpurun} slurm check --node n1 --format json", "root").stdout)
     return [f"{each['name']}: {each['words']}" for each in found if each["status"] == "fail"]
 
@@ -92,7 +92,7 @@ def test_check_finds_a_prolog_that_does_not_find_vgpurun(cluster: Cluster) -> No
 
 @pytest.fixture
 def plain_cluster(built_library: Path) -> Iterator[Cluster]:
-    """One without the plugin, where TaskProlog sets variables."""
+    """A cluster without the plugin, where TaskProlog sets variables."""
     lines = ["TaskProlog=/etc/slurm/task_prolog", "PlugStackConfig=/dev/null"]
     with slurm_cluster("24.11", lines) as cluster:
         yield cluster

@@ -22,7 +22,7 @@ from support import WITH_ADMIN_FILE
 _OF_THE_START = ("LD_", "LC_", "LANG", "PYTHON", "MPL")
 _OF_CHILDREN = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 # These many runs import; other verbs are left out: no test of this tier starts each of them by itself, as a user does.
-# Where an engine is not at a unix socket, other parts of docker-py are imported.
+# Other parts of docker-py are imported where an engine is not at a unix socket.
 _AT_SOCKET = (
     *("vgpurun.cli.commands.run", "vgpurun.cli.commands.local", "rich.table", "yaml", "vgpurun.engine.client"),
     *("vgpurun.launch.asking", "vgpurun.launch.run", "vgpurun.launch.container", "vgpurun.launch.image_look"),

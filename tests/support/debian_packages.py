@@ -47,7 +47,7 @@ class UnavailableError(Exception):
 
 
 def cache_dir() -> Path:
-    """Where what takes long to make is kept between runs."""
+    """Return the folder that keeps between runs what takes long to make."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vgpurun-tests"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

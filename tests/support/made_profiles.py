@@ -32,7 +32,7 @@ KERNELS = (
 
 @dataclass
 class MadeProfile:
-    """One process, with lists where a real one reads its file."""
+    """A process, with lists where a real one reads its file."""
 
     pid: int = 4242
     command: str = "python train.py"

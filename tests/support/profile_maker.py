@@ -20,12 +20,12 @@ def record(
     device: int = layout.NO_DEVICE,
     copy: int = layout.NO_COPY,
 ) -> bytes:
-    """One record, with times of CLOCK_MONOTONIC."""
+    """Return a record, with times of CLOCK_MONOTONIC."""
     return layout.RECORD.pack(start_ns, duration_ns, value, stream, api, device, kind | copy << 4)
 
 
 def chunk(serial: int, thread: int, records: Sequence[bytes], used: int | None = None) -> bytes:
-    """One chunk; `used` is what its head says, if that differs."""
+    """Return a chunk; `used` is what its head says, if that differs."""
     head = layout.CHUNK_HEAD.pack(serial, thread, len(records) if used is None else used, 0)
     return (head + b"".join(records)).ljust(layout.CHUNK_SIZE, b"\0")
 

@@ -214,7 +214,7 @@ class Guard:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """It is killed, and the next one starts."""
+        """Kill the guard, and start the next one."""
         self.process.kill()
         self.process.wait()
         self.said.write_text("")

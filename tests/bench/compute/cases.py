@@ -22,7 +22,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Case:
-    """One piece: its rows belong together, and come one after the other from the same GPUs."""
+    """A piece of the measurement: its rows belong together, and come one after the other from the same GPUs."""
 
     table: str
     name: str

@@ -21,7 +21,7 @@ BARE = "exchanges"  # with nothing to do between them
 
 
 def cases(options: Options) -> Iterator[Case]:
-    """One tenant has nine tenths of its limit at least, and its speed below what it needs; and two are to finish."""
+    """A tenant has nine tenths of its limit at least, and its speed below what it needs; and two are to finish."""
     yield Case("two-gpus", "collectives", partial(_measure, seconds=options.seconds), gpus=2)
 
 

@@ -45,7 +45,7 @@ def share_row(
 
 
 class _Phase:
-    """One part of a program's run."""
+    """A part of a program's run."""
 
     def __init__(self, run: Run, watched: Watched, from_s: float, seconds: float) -> None:
         at_s = (run.began_at_s + from_s, run.began_at_s + from_s + seconds)

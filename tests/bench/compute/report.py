@@ -47,7 +47,7 @@ class Must:
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement: shares are in percent of the native run beside it, one for each program that ran.
+    """A measurement: shares are in percent of the native run beside it, one for each program that ran.
 
     `due_percent` is what a single one should be, where it is not the limit.
     """

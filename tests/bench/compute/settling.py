@@ -20,7 +20,7 @@ LIMITS = (50, 20, 80)  # one after the other
 
 
 def cases(options: Options) -> Iterator[Case]:
-    """One program that begins from idle, and whose limit changes twice."""
+    """A program begins from idle, and its limit changes twice."""
     yield Case("settling", PROGRAM, _measure)
 
 

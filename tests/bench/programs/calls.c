@@ -133,7 +133,7 @@ static double medium(const struct functions *use) {
   return in_blocks(use, 1 << 20);
 }
 
-/* As much as PyTorch asks for at a time, at the least: each is shown to the container's other processes. */
+/* PyTorch asks for this much at a time at least, and each piece is shown to the container's other processes. */
 static double large(const struct functions *use) {
   return in_blocks(use, 20 << 20);
 }

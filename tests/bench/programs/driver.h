@@ -19,7 +19,7 @@ static void check(CUresult result, const char *what) {
   }
 }
 
-/* Where a program has another one, it comes by other functions. */
+/* A program that has another dlsym gets the functions by it. */
 static void *(*find_symbol)(void *, const char *) = dlsym;
 
 static void *find(const char *name) {

@@ -19,7 +19,7 @@ SAMPLE_S = 0.05
 
 
 def matmul(size: int, dtype: torch.dtype) -> Callable[[], object]:
-    """One square product."""
+    """Return a step that makes one square product."""
     a = torch.randn(size, size, device="cuda", dtype=dtype)
     b = torch.randn(size, size, device="cuda", dtype=dtype)
     out = torch.empty_like(a)
@@ -86,7 +86,7 @@ def infer(tokens: int, width: int, layers: int = 6, dtype: torch.dtype = torch.f
 
 
 def spread(samples: list[float], from_s: float, to_s: float) -> None:
-    """One step: it may be longer than a sample."""
+    """Spread a step over the samples; it may be longer than one."""
     first, last = int(from_s / SAMPLE_S), int(to_s / SAMPLE_S)
     for i in range(first, last + 1):
         part_s = min(to_s, (i + 1) * SAMPLE_S) - max(from_s, i * SAMPLE_S)

@@ -31,7 +31,7 @@ shown=$(vgpurun --driver sim --mem 2g --sm 50 system nvidia-smi)
 say "a container under limits after $((($(date +%s%N) - began) / 1000000)) ms"
 grep -q '/ *2048MiB' <<<"$shown"
 
-# As a user who is not root: whoever may use the engine.
+# Tries it as a user who is not root, but may use the engine.
 id somebody >/dev/null 2>&1 || useradd --create-home --groups docker somebody
 cat >/tmp/as_somebody <<'END'
 set -euo pipefail

@@ -1,4 +1,4 @@
-"""One of several programs in a slice, in step with the others by files in a folder. Prints JSON.
+"""Runs as one of several programs in a slice, in step with the others by files in a folder. Prints JSON.
 
 slice_member.py FOLDER     at `fill` it takes memory until refused, at `free` it frees it, at `spin` it computes, and
                            measures from the moment on that this file has, which is the same for all

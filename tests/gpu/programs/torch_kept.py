@@ -151,7 +151,7 @@ def nccl() -> Iterator[Check]:
 
 @contextmanager
 def peers() -> Iterator[Check]:
-    """One process, with memory on two GPUs."""
+    """Check a process with memory on two GPUs."""
     both = [tensor("cuda:0"), tensor("cuda:1")]
     yield lambda: all(map(is_right, both)) and bool((both[0].to("cuda:1") == both[1]).all())
 

@@ -200,7 +200,7 @@ int main(int argument_count, char **arguments) {
   CUresult result;
   alone = getenv("ALONE") != NULL;
   OK(cuInit(0));
-  /* Those that came first may have all, until they end. */
+  /* Processes that came first may have all, until they end. */
   int64_t patient_until_ns = now_ns() + 60000000000;
   while ((result = cuDevicePrimaryCtxRetain(&context, 0)) == CUDA_ERROR_OUT_OF_MEMORY && now_ns() < patient_until_ns)
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);

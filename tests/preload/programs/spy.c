@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* It must not come by our own dlopen. */
+/* The C library's handle must not come by our own dlopen. */
 #define LIBC dlmopen(LM_ID_BASE, "libc.so.6", RTLD_LAZY)
 
 static void *real(const char *name) {

@@ -180,7 +180,7 @@ static void capture_beside_waits(struct thread *thread) {
   OK(cuGraphExecDestroy(capture(thread, mode)));
 }
 
-/* One thread forks. The child of a process that uses CUDA cannot use it, and is told so. */
+/* The first thread forks. The child of a process that uses CUDA cannot use it, and is told so. */
 static void fork_under_threads(struct thread *thread) {
   if (thread->number != 0) {
     launch_on_own_streams(thread);

@@ -41,7 +41,7 @@ for place in ("first", "second"):
     tell(**{place: outcome(task.options(resources={place: 0.1}).remote())})
 tell(spread=ray.get([task.options(num_gpus=1).remote(0, *ends) for ends in (("a", "b"), ("b", "a"))]))
 
-# One that is at work on the node that is lost is tried again on the other. A raylet that is killed alone leaves it to
+# A task that is at work on the lost node is tried again on the other. A raylet that is killed alone leaves it to
 # work on.
 full = task.options(num_gpus=1, resources={"first": 0.1}).remote(0, "full", "go-on")
 wait_for("full")

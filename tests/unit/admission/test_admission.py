@@ -1,4 +1,4 @@
-"""One launch at a time, a queue that is fair, and nobody who can hold the others up for ever."""
+"""Launches go one at a time, by a fair queue, and nobody can hold the others up for ever."""
 
 from __future__ import annotations
 

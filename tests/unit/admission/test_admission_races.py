@@ -103,7 +103,7 @@ def test_only_reservations_count_when_it_looks_again(monkeypatch: pytest.MonkeyP
 
 @dataclass(frozen=True)
 class Container:
-    """As far as a change of limits needs one."""
+    """A container, as far as a change of limits needs one."""
 
     limits_folder: Path
     id: str = "1"

@@ -1,4 +1,4 @@
-"""Where a launch goes, and when it is refused, by what is reserved and what is really free."""
+"""Tests where a launch goes, and when it is refused, by what is reserved and what is really free."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def share(memory: int | None = None, sm: int | None = None, held: int | None = 0
 
 
 def in_turns(memory: int, sm: int | None = None, held: int = 0, state: int = abi.SWAPPED, user: str = "bob") -> Share:
-    """One that takes turns; memory in GiB, and `held` what its usage file says."""
+    """Return a share that takes turns; memory in GiB, and `held` what its usage file says."""
     there = share(memory, sm, held, user)
     return replace(there, quota=replace(there.quota, takes_turns=True, suspended=state))
 

@@ -145,7 +145,7 @@ def now_ns() -> int:
 
 
 def test_a_longer_number_is_no_earlier_place(folder: Path) -> None:
-    """As text, 0..01 of more digits is before every time of twenty, and as a number after the process's start."""
+    """A 0..01 of more digits comes, as text, before every time of twenty, and as a number after the process's start."""
     with waiting_user(folder, lambda: own_ticket(f"{now_ns():030d}")):
         ticket = Ticket.take(["a"], folder)
         assert ahead(["a"], ticket, folder) == 0

@@ -116,7 +116,7 @@ def test_no_path_is_printed_where_nothing_was_written(run: Run, tmp_path: Path) 
 
 
 def test_no_verb_of_docker_s_is_pulled() -> None:
-    """As `docker --help` of 29.0 lists them."""
+    """The verbs are those that `docker --help` of 29.0 lists."""
     from vgpurun.cli import cli
     from vgpurun.cli.verbs import _OTHER_WORDS
 

@@ -87,7 +87,7 @@ def test_help_is_fast(environment: dict[str, str]) -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    # It takes about 0.12 s, and a busy machine takes longer for the same work.
+    # The help takes about 0.12 s, and a busy machine takes longer for the same work.
     assert any(processor_seconds() < 0.4 for _ in range(5))
 
 

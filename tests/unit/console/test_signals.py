@@ -298,7 +298,7 @@ def test_a_program_that_a_test_starts_heeds_signals() -> None:
 
 @pytest.mark.exhaustive  # it runs all of these once more
 def test_these_tests_pass_where_the_parent_ignores_signals() -> None:
-    """As a shell's job in the background has it, and nohup's command."""
+    """A shell's job in the background, and nohup's command, ignore signals."""
     options = ("-q", "-p", "no:cacheprovider", "-k", "not parent_ignores")
     command = ("sh", "-c", 'trap "" HUP INT QUIT; exec "$@"', "sh", sys.executable, "-m", "pytest", *options, __file__)
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)

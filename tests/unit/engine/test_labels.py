@@ -41,7 +41,7 @@ def test_what_was_said_at_the_launch_is_in_the_owner_file(folder: Path) -> None:
 
 
 def test_a_label_names_no_path_where_a_mount_says_it(folder: Path) -> None:
-    """It is among the labels of an image that is committed."""
+    """A label is also on an image that is committed."""
     sources = [mount["Source"] for mount in mounts(folder)]
     assert state_label(folder, sources) == "x"
     assert state_label(folder, ["/data", f"{folder.parent}/y/etc"]) == str(folder)

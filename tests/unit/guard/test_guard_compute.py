@@ -350,7 +350,7 @@ def test_short_processes_that_the_library_counts_are_left_to_it(world: Callable[
 
 
 def test_a_pause_between_short_processes_pays_for_nothing(world: Callable[..., World]) -> None:
-    """One at a time for 0.3 seconds, and then none for 1.13: what it had too much of is not forgotten meanwhile."""
+    """Processes run one at a time for 0.3 s, then none for 1.13: the guard does not forget their excess meanwhile."""
     random.seed(3)
     made = world()
     tenant = made.add(limit=None, sm=10)

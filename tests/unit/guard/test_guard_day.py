@@ -22,7 +22,7 @@ ENDING_S = 5.0
 
 
 class Tenant:
-    """One container and its programs."""
+    """A container and its programs."""
 
     def __init__(self, world: World, container: str, limit: int, draw: random.Random, kind: str) -> None:
         self.container, self.limit, self.draw, self.kind = container, limit, draw, kind
@@ -83,7 +83,7 @@ class Tenant:
         world.busy[program.pid] = [(world.now_s + begin_s, world.now_s + wait_s)]  # no limit that NVML could see
 
     def end(self, world: World, program: Fake) -> None:
-        """It is killed, and its memory goes some time later; what it loaded goes with it."""
+        """Kill a program: its memory goes some time later, and what it loaded goes with it."""
         program.is_ending, program.is_counted = True, False
         self.until[program.pid] = (world.now_s + ENDING_S * self.draw.random(), "gone")
 

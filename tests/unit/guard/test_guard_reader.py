@@ -71,7 +71,7 @@ def container(id_: str, folder: Path | str = "/none") -> VgpurunContainer:
 
 
 def listing(**first_pids: int) -> Listing:
-    """What the engine has answered: these containers, by their ids, with the first process of each if it told."""
+    """Return an answer of the engine: these containers, by their ids, with the first process of each if it told."""
     made = Listing(lambda *_: None)
     made.take({id_: container(id_) for id_ in first_pids}, {id_: pid for id_, pid in first_pids.items() if pid})
     return made
@@ -140,7 +140,7 @@ def test_a_cgroup_within_named_like_anothers_hides_nobody(make_cgroup: Callable[
 def test_a_forged_cgroup_is_outside_when_the_engine_has_answered(
     make_cgroup: Callable[[str], Cgroup], asked: Asked
 ) -> None:
-    """It is asked anew: what it said before may be of a process that has ended, and whose number is another's."""
+    """The engine is asked anew: its answer before may be of a process that has ended, and whose number is another's."""
     ours, elsewhere = make_cgroup(ID), make_cgroup(OTHER_ID)
     forged = Cgroup(elsewhere.folder / f"docker-{ID}.scope", ours.is_unified)
     forged.folder.mkdir()
@@ -243,7 +243,7 @@ def test_one_that_comes_while_the_engine_answers(
 
 
 def test_one_that_the_engine_lists_late(make_cgroup: Callable[[str], Cgroup], asked: Asked) -> None:
-    """It lists a container when it has written down that it runs: by then a program may hold memory for long."""
+    """The engine lists a container after noting that it runs: by then a program may have held memory for long."""
     engine, container_of = asked.engine, asked.container_of
     with running(make_cgroup(ID)) as engine.pid, running(make_cgroup(OTHER_ID)) as other:
         engine.pids = {OTHER_ID: 0}

@@ -26,7 +26,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def acted(world: Callable[..., World]) -> World:
-    """One container frozen, one warned of."""
+    """The guard has frozen one container, and warned of another."""
     made = world(outside="warn")
     made.put(made.add("train"), 2 * GIB)
     made.put("", GIB, command="cheater", user="bob")

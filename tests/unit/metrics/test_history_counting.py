@@ -159,7 +159,7 @@ class TestCounting:
 
 
 def test_an_exporter_adds_up_what_it_sees() -> None:
-    """It does not know what was before it came, and one that comes again begins anew."""
+    """The exporter does not know what was before it came, and begins anew with a container that comes again."""
     holding, key = Holding(), device().key
 
     def look(now_s: float, *devices: Device) -> Held | None:

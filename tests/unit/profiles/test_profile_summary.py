@@ -101,7 +101,7 @@ def test_without_samples_the_share_is_that_of_the_streams() -> None:
 
 
 def test_streams_at_the_same_time_are_counted_once() -> None:
-    """One waited for the other; and processes may work at the same time."""
+    """A stream waited for the other; and processes may work at the same time."""
     profile = made.MadeProfile(ended_ns=made.BEGIN_NS + 400 * MS, last_ns=made.BEGIN_NS + 400 * MS)
     profile.span_list = [
         GpuSpan(0, 1, made.BEGIN_NS, 200 * MS, 1, 200 * MS),

@@ -45,7 +45,7 @@ def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Container:
-    """As far as a change of limits needs one."""
+    """A container, as far as a change of limits needs one."""
 
     limits_folder: Path
     id: str = "1"

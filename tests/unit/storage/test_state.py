@@ -157,7 +157,7 @@ def test_a_folder_that_is_swept_before_its_maker_has_locked_it_is_made_anew(
 def test_a_folder_of_a_container_that_was_made_after_the_engines_answer_is_not_swept(
     root_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was free and without an owner when it was looked at, and has both and a container when it is to go."""
+    """The folder was free and without an owner at first, and has both and a container when it is to go."""
     path = root_folder / "containers" / "new"
     path.mkdir(parents=True)
     make().close()  # of a container that is gone
@@ -229,7 +229,7 @@ def test_a_command_of_many_lines_is_shown_in_one() -> None:
 
 
 def test_a_process_that_closed_the_lock_keeps_the_folder_while_it_uses_a_gpu() -> None:
-    """As daemons do. The kernel knows of it by the lock on its slot of the usage file."""
+    """Daemons close it. The kernel knows of the process by the lock on its slot of the usage file."""
     local = make(engine=None)
     with open(local.path / "run" / "usage", "r+b") as usage:
         slot = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, abi.SLOT_LOCK_OFFSET, 1, 0)

@@ -50,7 +50,7 @@ def no_engine() -> Engine:
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("error", [EngineError("the engine is gone"), OverflowError("int too large")])
 def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch, name: str, error: Exception) -> None:
-    """It says so once, and does the next ones."""
+    """The agent says so once, and does the next steps."""
     done: list[str] = []
 
     def fails(*_: object) -> list[object]:
@@ -208,7 +208,7 @@ def test_a_launch_of_before_the_host_was_started_is_no_use(idle: Idle, monkeypat
 
 
 def test_one_that_takes_long_to_stop_holds_nobody_up(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has a --stop-timeout of a day; the same goes for one whose --for is over."""
+    """The container has a --stop-timeout of a day; the same goes for one that has reached its --for limit."""
     ended: list[object] = []
 
     def slow(*_: object) -> list[str]:

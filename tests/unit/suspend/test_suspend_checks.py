@@ -172,7 +172,7 @@ def test_a_record_that_is_none(tmp_path: Path, content: str) -> None:
 
 
 def test_a_record_of_a_version_before(tmp_path: Path) -> None:
-    """It is of this boot, or else its processes are nobody's."""
+    """The record is of this boot, or else its processes are nobody's."""
     (tmp_path / "suspension").write_text(json.dumps(SOUND))
     found = record.read(tmp_path)
     assert found is not None and found.processes == (process(7, 1),)

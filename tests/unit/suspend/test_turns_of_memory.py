@@ -182,7 +182,7 @@ def test_pauses_of_a_program_do_not_cost_an_exchange_each() -> None:
 
 
 def test_nobody_starves_behind_groups_of_other_gpus() -> None:
-    """One that takes two GPUs waits for both; those that take one do not pass it for ever."""
+    """A group that takes two GPUs waits for both; those that take one do not pass it for ever."""
     world = World(
         left=Tenant(0.5, frozenset("a")), left2=Tenant(0.5, frozenset("a")), right=Tenant(0.5, frozenset("b")),
         right2=Tenant(0.5, frozenset("b")), both=Tenant(0.5, frozenset("ab")),

@@ -87,7 +87,7 @@ def test_what_cannot_be_made_or_opened_is_named(tmp_path: Path) -> None:
 
 
 def test_a_lock_file_that_others_could_open_is_closed_to_them(tmp_path: Path) -> None:
-    """As one of an older version."""
+    """An older version made such a file."""
     (tmp_path / ".lock").touch(0o644)
     with alone(tmp_path):
         assert (tmp_path / ".lock").stat().st_mode & 0o777 == 0o600
