@@ -65,7 +65,7 @@ def test_a_freeze_stops_the_kernel_that_runs(own_gpu: Cli, debian: str) -> None:
 
 
 def test_a_pause_stops_it_as_long_as_there_is_a_guard(own_gpu: Cli, debian: str) -> None:
-    """What was launched before goes on when the guard is killed; the library holds what comes after."""
+    """Work launched before goes on when the guard is killed; the library holds what comes after."""
     start(own_gpu, debian, ("--mem", "1g"), "/programs/gpu.py", "spin", "spin_500s", "1")
     works(own_gpu)
     assert own_gpu("pause", "--gpu", "tenant").exit_code == 0
@@ -94,7 +94,7 @@ def test_what_is_paused_can_be_suspended(own_gpu: Cli, debian: str) -> None:
         assert suspended.exit_code == 0, suspended
 
 
-# With kernels of so many milliseconds.
+# Escapes with the length of their kernels, in milliseconds.
 HELD = {"static program": 10, "loader of its own": 1000, "unmounted preload": 10, "new namespaces": 10, "daemon": 10}
 
 

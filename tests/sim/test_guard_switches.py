@@ -159,7 +159,7 @@ def test_a_guard_that_is_killed_while_its_keeper_works(
 
 
 def test_a_guard_that_is_killed(machine: Machine, target: subprocess.Popen[str]) -> None:
-    """What would end the keeper with it does not."""
+    """A signal that would end the keeper with it does not."""
     guard = Guard(machine)
     guard("off", target.pid)
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

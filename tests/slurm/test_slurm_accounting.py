@@ -16,7 +16,7 @@ DATABASE = (
     "liburing2", "libsnappy1v5", "libfmt9", "libdbus-1-3", "libedit2", "libncurses6",
     "libbsd0",
 )  # fmt: skip
-# As docs/slurm.md has them.
+# The lines are those of docs/slurm.md.
 TRES, WEIGHTS = "AccountingStorageTRES=gres/gpu,gres/shard", 'TRESBillingWeights="GRES/gpu=4,GRES/shard=1"'
 # Starts both, and then slurmctld anew, which asks slurmdbd for what it counts.
 START = """

@@ -140,7 +140,7 @@ print(line.decode())
 
 @pytest.mark.slow
 def test_a_node_that_fetches_its_configuration(built_library: Path) -> None:
-    """With prolog and epilog, which slurmctld sends along where slurm.conf names them without a folder."""
+    """A cluster with prolog and epilog, which slurmctld sends along where slurm.conf names them without a folder."""
     allocates = f"{PROGRAM}allocates.py 1500 1700"
     with slurm_cluster("24.11") as cluster:
         cluster.ask(CONFIGLESS, "root")

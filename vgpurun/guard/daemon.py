@@ -41,7 +41,7 @@ class Duty:
 
     @property
     def hands(self) -> Mapping[str, "Hand"]:
-        """What is done otherwise with it, by the verb."""
+        """Return what is done otherwise with it, by the verb."""
         return {}
 
     def close(self) -> None:
