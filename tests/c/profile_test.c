@@ -251,6 +251,19 @@ static void loading_is_not_the_kernels(void) {
   close_profile();
 }
 
+/* Its thread was stopped before it could record the marker. */
+static void a_late_marker_is_not_the_kernels(void) {
+  open_profile(8 << 20);
+  struct profile_work *work = profile_kernels_name(16, "new");
+  struct profile_group group = {0};
+  join(&group, work, 1 * MS);
+  group.returned_ns = 1 * MS + 5 * US;
+  group.closed_ns = 9 * MS;
+  struct profile_measure measure = profile_group_measure(&group, 1 * MS, 9 * MS);
+  HOLDS(measure.busy_ns == 25 * US && measure.to_ns == 1 * MS + 25 * US && !measure.is_sure);
+  close_profile();
+}
+
 static void pauses_are_not_the_kernels(void) {
   open_profile(8 << 20);
   struct profile_work *work = known(16, "short", 20 * US);
@@ -350,6 +363,7 @@ int main(int count, char **names) {
   CASE("a group is shared out by what is usual") a_group_is_shared_out_by_what_is_usual();
   CASE("one launch tells how long its kernel takes") one_launch_tells_how_long_its_kernel_takes();
   CASE("loading is not the kernel's") loading_is_not_the_kernels();
+  CASE("a late marker is not the kernel's") a_late_marker_is_not_the_kernels();
   CASE("pauses are not the kernels'") pauses_are_not_the_kernels();
   CASE("a launch that failed is taken back") a_launch_that_failed_is_taken_back();
   CASE("different work has bounded room") different_work_has_bounded_room();

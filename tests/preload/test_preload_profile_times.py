@@ -301,6 +301,35 @@ def test_pauses_are_not_the_kernels(sandbox: Sandbox, folder: Path, burst: int, 
     check(profile_of(sandbox, folder, program), spin_200us=40 * burst, spin_300us=40 * burst)
 
 
+@pytest.mark.parametrize("percent", [20, 50])
+def test_what_a_limit_takes_off_the_gpu_has_none_of_that_time(sandbox: Sandbox, folder: Path, percent: int) -> None:
+    def program() -> None:
+        d = Driver()
+        d.start()
+        kernels = [d.kernel("spin_1ms"), d.kernel("spin_100ms")]
+        for _ in range(5):
+            for kernel in kernels:
+                d.launch(kernel)
+        d.synchronize()
+
+    limits = {"VGPURUN_SCHEDULER": "1", "CUDA_DEVICE_SM_LIMIT": str(percent)}
+    profile = profile_of(sandbox, folder, program, **limits)
+    check(profile, spin_1ms=5, spin_100ms=5)
+    assert sum(wait.duration_ns for wait in profile.waits()) > 400 * MS
+
+
+def test_an_end_with_work_in_flight(sandbox: Sandbox, folder: Path) -> None:
+    def program() -> None:
+        d = Driver()
+        d.start()
+        kernel = d.kernel("spin_10ms")
+        for _ in range(50):
+            d.launch(kernel)
+        time.sleep(0.1)
+
+    check_sums(profile_of(sandbox, folder, program))
+
+
 @pytest.mark.parametrize("mode", [0, 1, 2], ids=["global", "thread-local", "relaxed"])
 @pytest.mark.parametrize("wait", ["event", "stream", "copy", "event_query", "stream_query", "context", "legacy"])
 def test_no_capture_is_invalidated(

@@ -105,6 +105,7 @@ struct meter_observer {
   void (*joined)(struct batch *batch, int64_t expected_ns); /* what the thread is launching; 0: not known yet */
   void (*measured)(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns, int64_t end_ns);
   void (*waited)(const struct meter *meter, int64_t began_ns, int64_t ended_ns);
+  void (*was_off)(const struct meter *meter, int64_t began_ns, int64_t ended_ns); /* the GPU, its work with it */
 };
 
 /* A token bucket: the tenant's, or that of a share within it. */

@@ -6,6 +6,10 @@
 #define SURE_PART 16
 #define ROUNDING_PART 64 /* of the GPU's clock */
 
+/* Work that is not known was over before the marker behind it had been recorded, which is begun as soon as the launch
+ * has returned. That may take much longer: the thread may be stopped there. */
+#define UNSEEN_NS 20000LL
+
 static int64_t within(int64_t value, int64_t least, int64_t most) {
   return min(max(value, least), most);
 }
@@ -68,7 +72,9 @@ struct profile_measure profile_group_measure(const struct profile_group *group, 
   struct profile_measure measure = {from_ns, end_ns, most_ns, is_sure, is_sure && unsure_ns == 0};
   if (!group->is_unknown)
     measure.busy_ns = within(group->usual_ns, was_waited_for ? least_ns : 0, most_ns);
-  else if (was_waited_for && !is_soon)
+  else if (!was_waited_for)
+    measure.busy_ns = min(most_ns, unsure_ns + UNSEEN_NS);
+  else if (!is_soon)
     measure.busy_ns = least_ns;
   if (!was_waited_for)
     measure.to_ns = min(end_ns, max(group->ready_ns, from_ns + measure.busy_ns));

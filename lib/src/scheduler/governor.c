@@ -248,8 +248,10 @@ static void note_on(struct governor *governor, uint32_t generation, int64_t now_
   bool ran = governor->records.ran_while_off && governor->switched == generation;
   governor->broken = ran ? governor->broken + 1 : 0;
   records_note_on(&governor->records);
-  if (observer != NULL)
-    observer->waited(governor->meter, governor->off_ns, now_ns);
+  if (observer == NULL)
+    return;
+  observer->waited(governor->meter, governor->off_ns, now_ns);
+  observer->was_off(governor->meter, governor->off_ns, now_ns);
 }
 
 /* A list with a channel that has been freed meanwhile is refused, though not always all of it: the next one is without

@@ -1,4 +1,5 @@
 #include "stream/profile.h"
+#include "stream/profile_flights.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -266,7 +267,12 @@ static void waited(const struct meter *meter, int64_t began_ns, int64_t ended_ns
   profile_records_store(&wait, 1);
 }
 
+static void was_off(const struct meter *meter, int64_t began_ns, int64_t ended_ns) {
+  if (profile_is_on())
+    profile_flights_leave_out(index_of(meter->owner), (struct overlap){began_ns, ended_ns});
+}
+
 const struct meter_observer *profile_observer(void) {
-  static const struct meter_observer observer = {.waited = waited};
+  static const struct meter_observer observer = {.waited = waited, .was_off = was_off};
   return profile_is_on() ? &observer : NULL;
 }

@@ -25,13 +25,14 @@ struct flight {
   struct profile_group group;
 };
 
-static int32_t lists; /* a claim that guards the lists of streams, and of what each has in flight */
+static int32_t lists; /* a claim that guards the lists of streams, of what each has in flight, and of what is counted */
 static struct profile_stream *all, *spare;
 static uint32_t at_work[PROFILE_MAX_DEVICES + 1]; /* streams with groups, of each device; the last is none */
 
 static int32_t harvester; /* a claim: the thread that harvests alone uses the next ones */
 static int64_t harvested_ns;
 static struct flight *done; /* by their ends */
+
 static struct overlaps counted[PROFILE_MAX_DEVICES + 1];
 
 /* Places the GPU's clock, as the markers of a context read it, on that of the host. */
@@ -42,8 +43,23 @@ static struct context_clock {
   int64_t base_ns;   /* when it was */
 } *clocks;
 
+static uint32_t place_of_device(uint8_t device) {
+  return device < PROFILE_MAX_DEVICES ? device : PROFILE_MAX_DEVICES;
+}
+
 static uint32_t place_of(const struct profile_stream *stream) {
-  return stream->device < PROFILE_MAX_DEVICES ? stream->device : PROFILE_MAX_DEVICES;
+  return place_of_device(stream->device);
+}
+
+static int64_t count(uint32_t place, struct overlap time) {
+  claim_take(&lists);
+  int64_t own_ns = overlaps_add(&counted[place], time);
+  claim_release(&lists);
+  return own_ns;
+}
+
+void profile_flights_leave_out(uint8_t device, struct overlap time) {
+  count(place_of_device(device), time);
 }
 
 static bool is_destroyed(const struct profile_stream *stream) {
@@ -323,8 +339,7 @@ static void settle(struct flight *flight, struct profile_measure measure) {
   measure.from_ns = min(max(measure.from_ns, stream->told_until_ns), measure.to_ns);
   measure.busy_ns = min(measure.busy_ns, measure.to_ns - measure.from_ns);
   stream->told_until_ns = max(stream->told_until_ns, measure.to_ns);
-  int64_t own_ns =
-      overlaps_add(&counted[place_of(stream)], (struct overlap){measure.to_ns - measure.busy_ns, measure.to_ns});
+  int64_t own_ns = count(place_of(stream), (struct overlap){measure.to_ns - measure.busy_ns, measure.to_ns});
   profile_group_settle(&flight->group, &measure, own_ns);
   profile_span(stream->device, stream->number, &measure, own_ns, flight->group.launches);
   free(flight);
@@ -354,7 +369,7 @@ static void settle_lost(struct profile_stream *stream) {
     take_first(stream);
     recycle(flight->start);
     recycle(flight->end);
-    from_ns = max(from_ns, flight->group.began_ns);
+    from_ns = max(max(from_ns, flight->group.began_ns), stream->told_until_ns);
     int64_t room_ns = max(now_ns - from_ns, 0);
     int64_t busy_ns = flight->group.is_unknown ? room_ns / left : min(flight->group.usual_ns, room_ns);
     settle(flight, (struct profile_measure){from_ns, from_ns + busy_ns, busy_ns, false, false});

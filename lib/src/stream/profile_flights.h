@@ -7,6 +7,7 @@
 
 #include "hook/hooks.h"
 #include "profile/groups.h"
+#include "profile/overlaps.h"
 #include "stream/meters.h"
 
 struct profile_stream {
@@ -42,6 +43,9 @@ bool profile_flights_compete(const struct profile_stream *stream);
  * recorded. The caller holds the claim, and may use the stream. */
 bool profile_flights_open(struct profile_stream *stream);
 void profile_flights_close(struct profile_stream *stream, bool marks);
+
+/* In that time nothing ran on the device: what was in the middle of a kernel has none of it. */
+void profile_flights_leave_out(uint8_t device, struct overlap time);
 
 /* Tells the profile what is done; at the end of the process, all. */
 enum flights_wanted { FLIGHTS_DONE, FLIGHTS_ALL };
