@@ -30,7 +30,7 @@ def test_one_that_nobody_waits_for_is_ended_by_the_next_launch(vgpurun: Cli, deb
     assert vgpurun.run("-d", "--name", "over", "--mem", "6g", "--for", "2s", debian, *ENDS_AT_ONCE).exit_code == 0
     shown = vgpurun("ps", "--driver", "sim").stdout
     assert "ends in 1 hour" in shown and "STATUS" in shown
-    wait_until(lambda: "its time is over" in vgpurun("ps", "--driver", "sim").stdout, "end")
+    wait_until(lambda: "past its --for limit" in vgpurun("ps", "--driver", "sim").stdout, "end")
     assert status(vgpurun, "over") == "running", "nothing of vgpurun runs that would end it"
     result = vgpurun.run("--mem", "5g", debian, "true")
     assert (result.exit_code, result.stderr) == (

@@ -122,7 +122,7 @@ def test_another_user_s_container_takes_others(
         socket.chmod(0o660)
         refusal = nobody(*given)
         assert (refusal.exit_code, refusal.stdout) == (1, "")
-        assert refusal.stderr == "vgpurun: container tended is user root's: leave it, or say --others\n"
+        assert refusal.stderr == "vgpurun: container tended belongs to user root; give --others to act on it\n"
         assert vgpurun.engine.containers.get("tended").status == "running"
         if arguments[0] in ("exec", "stop", "kill", "restart", "start") or "-f" in arguments:
             assert nobody(given[0], "--others", *given[1:]).exit_code == 0

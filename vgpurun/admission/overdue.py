@@ -1,4 +1,4 @@
-"""Ends containers and slices whose time (`--for`) is over. Whichever part of vgpurun runs by then does it.
+"""Ends containers and slices that have reached their --for limit. Whichever part of vgpurun runs by then does it.
 
 That is the `vgpurun run` that waits for the container, the guard, every launch of the same user or of root, and
 `vgpurun prune`. Without any of them a container runs on. A slice that is over reserves nothing, and root removes it.
@@ -38,7 +38,7 @@ class Ending:
 
 
 def end_overdue(engine: "Engine | None", containers: Sequence["VgpurunContainer"] = ()) -> list[str]:
-    """Stop the containers, and remove the slices, whose time is over; return what they are called. Raises nothing.
+    """Stop containers and remove slices that have reached their --for limit; return their names. Raises nothing.
 
     Containers are those of this user, and `containers`, which may be anybody's.
     """
@@ -67,7 +67,7 @@ def _is_over(ends_s: float | None, now_s: float) -> bool:
 
 
 def _stop(engine: "Engine", container: str, folder: Path) -> bool:
-    """Stop a container whose time is over; return whether it ran. Started again after that time, it has no end."""
+    """Stop a container at its --for limit; return whether it ran. Started again after that time, it has no end."""
     started_s = engine.started_s(container)
     is_late = started_s is not None and _is_over(state.ends_s(state.read_owner(folder) or {}), started_s)
     if started_s is not None and not is_late:

@@ -101,7 +101,7 @@ class ContainerEngine(Engine):
         """
         found = self.find(name)
         if not others and os.geteuid() != 0 and found.user not in ("", current_user()):
-            raise ContainerError(f"container {name} is user {found.user}'s: leave it, or say --others")
+            raise ContainerError(f"container {name} belongs to user {found.user}; give --others to act on it")
         return found
 
     def start_again(self, container: str) -> None:

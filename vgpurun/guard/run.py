@@ -82,7 +82,7 @@ class Running:
     ) -> None:
         """Raises GuardError, also where another guard runs. `libcuda` is the driver's library."""
         if os.geteuid() != 0:
-            raise GuardError("the guard acts on containers of all users, which takes root")
+            raise GuardError("the guard acts on containers of all users and needs root: sudo vgpurun guard")
         self._say = say
         self._state = State(say)
         self._switches = Switches(self._state.memory_of(SWITCHES), self._state.write, self._note, libcuda)

@@ -160,7 +160,7 @@ def _end(container: "VgpurunContainer") -> str:
     if container.status != "running" or (ends_s := container.record.ends_s) is None:
         return ""
     left_s = ends_s - boot_s()
-    return f", ends in {show_left(left_s)}" if left_s > 0 else ", its time is over"
+    return f", ends in {show_left(left_s)}" if left_s > 0 else ", past its --for limit"
 
 
 def held_back(tenant: "Tenant", quota: Quota) -> str:

@@ -14,5 +14,5 @@ def quotas_on(found: Slice, gpus: Sequence[Gpu]) -> tuple[DeviceQuota, ...]:
     missing = [uuid for uuid, _ in found.quotas if uuid not in by_uuid]
     if missing:
         way_out = "add --driver sim" if found.driver == "sim" else f"remove it: vgpurun slice rm {found.name}"
-        raise SliceError(f"slice {found.name} is of GPU {missing[0]}, which is not on this host; {way_out}")
+        raise SliceError(f"slice {found.name} is on GPU {missing[0]}, which this host does not have; {way_out}")
     return tuple(DeviceQuota(by_uuid[uuid], quota) for uuid, quota in found.quotas)

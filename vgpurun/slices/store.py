@@ -169,7 +169,9 @@ def there_is_one(name: str) -> SliceError:
 def check_new(name: str) -> None:
     """Raise SliceError where no slice of this name can be made: by this user, or because there is one."""
     if os.geteuid() != 0 and not os.environ.get("VGPURUN_STATE_DIR"):
-        raise SliceError("only root can make a slice, for every user's launches count it: sudo vgpurun slice create")
+        raise SliceError(
+            "only root can make a slice, because every user's launches count it: sudo vgpurun slice create"
+        )
     if (slices_folder() / name).exists():
         raise there_is_one(name)
 
@@ -208,7 +210,9 @@ def joining(name: str) -> Iterator[Slice]:
             f"change that: vgpurun slice update --users NAMES {name}"
         )
     if found.is_over():
-        raise SliceError(f"the time of slice {name} is over; root makes a new one: vgpurun slice create --for TIME")
+        raise SliceError(
+            f"slice {name} has reached its --for limit; root can make a new one: vgpurun slice create --for TIME"
+        )
     renew(found)
     yield found
     if not _is_there(found):

@@ -178,7 +178,7 @@ def test_a_slice_that_was_made_anew_since_it_was_found_is_another_one(monkeypatc
 
 def test_a_slice_of_a_gpu_that_is_gone_says_so() -> None:
     make()
-    with pytest.raises(SliceError, match=f"GPU {GPUS[1].uuid}, which is not on this host"):
+    with pytest.raises(SliceError, match=f"GPU {GPUS[1].uuid}, which this host does not have"):
         Joining("alice", GPUS[:1]).look()
 
 

@@ -72,7 +72,7 @@ def verify(
     code is 1 when a limit does not hold, and when nothing could be tried.
     """
     if hostile and image is None:
-        raise OptionError("--hostile needs an IMAGE: a process of the host is not held against its will")
+        raise OptionError("--hostile needs an IMAGE: nothing holds a hostile process of the host")
     chosen = select_gpus(gpus, visible_gpus(driver_mode == "sim"))
     if image is not None:
         _have(image)
