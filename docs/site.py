@@ -11,6 +11,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from vgpurun import __version__
+
 _CHECKOUT = Path(__file__).resolve().parent.parent
 _PAGES = (
     "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "lib/sim/README.md", "examples/README.md",
@@ -21,6 +23,12 @@ _PICTURE = re.compile(r'<picture>.*?<img alt="([^"]*)" src="docs/([^"]*)-light.s
 _IN_BOTH = (
     r"![\1](\2-light.svg#only-light) ![\1](\2-dark.svg#only-dark)"  # the page may be dark where the system is not
 )
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Name below each page the version that it is of."""
+    config.copyright = f"vgpurun {__version__}"
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from browser import Browser
 
+import vgpurun
 from support import CHECKOUT
 
 pytestmark = pytest.mark.slow
@@ -72,6 +73,10 @@ def test_a_page_fits_the_screen_and_asks_nobody(
     assert browser.run(broken) == []
     if folder := os.environ.get("PAGES_DIR"):
         browser.picture(Path(folder, f"site-{page.replace('/', '-')}-{width}.png"))
+
+
+def test_a_page_names_the_version_that_it_is_of(site: Path) -> None:
+    assert f"vgpurun {vgpurun.__version__}" in (site / "install.html").read_text()
 
 
 def test_the_search_knows_the_pages(site: Path) -> None:
