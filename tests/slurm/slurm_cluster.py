@@ -117,6 +117,15 @@ class Cluster:
         self.until(lambda: self.state(job) in ended, f"job {job} goes on")
         return self.state(job)
 
+    @contextmanager
+    def lenient_filter(self) -> Iterator[None]:
+        """Let cli_filter.lua pass what is more than a job's shards, so that the prolog refuses it."""
+        self.ask("sed -i 's/SHARDS = 4/SHARDS = 1/' /etc/slurm/cli_filter.lua", "root")
+        try:
+            yield
+        finally:
+            self.ask("sed -i 's/SHARDS = 1/SHARDS = 4/' /etc/slurm/cli_filter.lua", "root")
+
     def tidy(self) -> None:
         """End every job, and look that nothing is left of any."""
         self.run("scancel --quiet -u alice; scancel --quiet -u bob; scancel --quiet -u root", "root")
