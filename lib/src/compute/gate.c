@@ -3,8 +3,9 @@
 #include "compute/meter_parts.h"
 #include "shared/history.h"
 
-/* A turn is to be worth its hand-over: beside others a launch that has waited for tokens waits until it has these;
- * alone, where the GPU idles some microseconds each time that work begins, until it has waited for so long. */
+/* Beside other tenants a turn has to be worth its hand-over: a launch that has waited for tokens waits on until this
+ * many are there. Alone it waits on for this long, because the GPU idles for some microseconds each time that work
+ * begins. */
 #define QUANTUM_NS 8000000LL
 #define MOST_AHEAD_NS (2 * TURNS_SLICE_NS) /* in GPU time: a process of its part, or one thread of another */
 #define LONGEST_SLEEP_NS 50000000LL        /* after which the limit is looked at again: the host may have changed it */
@@ -30,8 +31,9 @@ static int64_t stalled_ns(struct meter *meter, int64_t now_ns) {
   return get(meter->in_flight_batches) > 0 ? now_ns - get(meter->progress_ns) : 0;
 }
 
-/* When the work ends shows whether it had waited for the launch that was held here: then the patience halves. If not,
- * and the valve had opened, the work just takes long, and is waited for much longer: it may have ended by chance. */
+/* Notes that work in flight has ended. If it ended soon after a held launch was released, it had waited for that
+ * launch, and the patience halves. Otherwise, if the valve had opened, the work just takes long: the patience grows
+ * much, for the work may have ended by chance. */
 void gate_note_progress(struct meter *meter, int64_t end_ns) {
   int64_t released_ns = swap(meter->valve.released_ns, 0), before_ns = get(meter->valve.patience_ns);
   bool valve_opened = swap(meter->valve.passed, 0) > 0;
@@ -52,15 +54,16 @@ static void note_release(struct meter *meter, int64_t held_since_ns, bool by_val
     replace(meter->valve.released_ns, none, now_ns);
 }
 
-/* How long work that makes no progress is waited for: as long as it should take, unless it was seen to wait for what is
- * held here. */
+/* Returns how long to wait for work that makes no progress: as long as it should take or, if it was seen to wait for
+ * what is held here, the shorter patience. */
 static int64_t patience_ns(struct meter *meter) {
   int64_t patience_ns = get(meter->valve.patience_ns);
   int64_t expected_ns = min(OVERRUN_TIMES * get(meter->in_flight_ns), TURNS_PATIENCE_NS);
   return patience_ns < METER_PATIENCE_NS ? patience_ns : max(patience_ns, expected_ns);
 }
 
-/* From when a launch is held: the work cannot have waited for it before. */
+/* Lets a launch through where the work in flight has made no progress since the launch was held: before that it cannot
+ * have waited for the launch. */
 static bool valve_opens(const struct wait *wait) {
   struct meter *meter = wait->meter;
   int64_t none = 0;
@@ -77,17 +80,18 @@ static bool valve_opens(const struct wait *wait) {
   return true;
 }
 
-/* For how long what is in flight should still take. */
+/* Returns how much longer the work in flight should take. */
 static int64_t left_ns(struct meter *meter) {
   return get(meter->progress_ns) + get(meter->in_flight_ns) - meter->driver->now_ns();
 }
 
-/* When it will be done at the latest; or may have been. */
+/* Returns the time by which the work in flight is done at the latest. It may be past. */
 static int64_t idle_at_ns(struct meter *meter) {
   return get(meter->progress_ns) + OVERRUN_TIMES * get(meter->in_flight_ns);
 }
 
-/* A part of what is left, and where streams run side by side a smaller one, so that its end is not slept through. */
+/* Sleeps for a part of the time that is left, and for less where streams run side by side, so as not to sleep through
+ * the end of the work. */
 static void sleep_a_little(struct meter *meter) {
   int64_t part_ns = min(left_ns(meter) / 4, get(meter->in_flight_ns) / 32);
   meter->driver->sleep_ns(min(max(part_ns, METER_SHORT_SLEEP_NS), METER_REFRESH_NS));
@@ -101,9 +105,9 @@ static struct meter *_Atomic *meters_in_step(const struct wait *wait) {
   return wait->terms.is_apart || wait->meter->others == NULL ? none : wait->meter->others;
 }
 
-/* When what is in flight will be done. Work that this process has begun on another GPU may wait for the launch that is
- * held here, as kernels of a collective do for each other: if it waited for the slices of others, these would be lost.
- */
+/* Returns how long the work in flight needs. Work that this process has begun on another GPU may wait for the launch
+ * that is held here, as kernels of a collective do: the other GPU's slices would be lost if this launch waited for
+ * those of other tenants. */
 static int64_t needs_ns(const struct wait *wait) {
   bool begun = false;
   struct meter *other;
@@ -127,7 +131,8 @@ void gate_note_activity(struct meter *meter, int64_t more_ns) {
     turns_note_activity(&meter->turns, max(idle_at_ns(meter), meter->driver->now_ns()) + more_ns);
 }
 
-/* The next one is to find the GPU free: if two were there at once, each would be measured with the other's time. */
+/* Waits until our work has drained, then passes the turn: the next tenant has to find the GPU free, or each would be
+ * measured with the other's time. */
 static void drain_and_pass(const struct wait *wait) {
   struct meter *meter = wait->meter;
   int64_t now_ns = meter->driver->now_ns();
@@ -203,7 +208,8 @@ void gate_note_busy(struct meter_bucket *bucket, const struct vgpu_device_shared
   set(bucket->ahead_ns, max(min(ahead_ns, MOST_AHEAD_NS), -MOST_AHEAD_NS));
 }
 
-/* When the bucket stands at zero, by what this process has paid, and by what all had paid a moment ago. */
+/* Returns the time at which the bucket stands at zero, by what this process has paid and what all had paid a moment
+ * ago. */
 static int64_t zero_at_ns(struct meter_bucket *bucket, int64_t now_ns) {
   struct vgpu_device_shared shared;
   if (now_ns - get(bucket->refreshed_ns) >= METER_REFRESH_NS) {
@@ -216,7 +222,8 @@ static int64_t zero_at_ns(struct meter_bucket *bucket, int64_t now_ns) {
   return bucket_zero_at(zero_at_ns, now_ns, get(bucket->percent));
 }
 
-/* When the slowest bucket has tokens; 0, which is long ago: all of them let the launch through. */
+/* Returns the time at which the slowest bucket has tokens; 0, which is long ago, where all of them let the launch
+ * through. */
 static int64_t open_at_ns(struct wait *wait) {
   struct meter *meter = wait->meter;
   int64_t latest_ns = 0, at_ns;
@@ -230,7 +237,7 @@ static int64_t open_at_ns(struct wait *wait) {
   return latest_ns;
 }
 
-/* A thread takes what it has had from stream to stream: on many it has no more than another on one. */
+/* Carries what a thread has had from stream to stream: on many streams it gets no more than another thread on one. */
 static void carry_account(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   uint32_t count = atomic_load(&meter->stream_count);
@@ -241,9 +248,9 @@ static void carry_account(struct meter_stream *stream) {
   set(stream->had_ns, had_ns);
 }
 
-/* Among threads that wait for tokens the one goes first that has had least; to have waited for longer counts as to have
- * had as much less, so that none waits for ever. A signal handler may take a thread out of its wait: its place is kept
- * for as long as it could have slept, and some time more. */
+/* Tells whether this thread goes next. Of threads that wait for tokens, the one that has had least goes first; a
+ * longer wait counts as having had as much less, so that no thread waits for ever. A signal handler may take a thread
+ * out of its wait: its place is kept for as long as it could have slept, and some time more. */
 static bool is_next(const struct wait *wait) {
   struct meter *meter = wait->meter;
   uint32_t count = atomic_load(&meter->stream_count), percent = get(meter->buckets[wait->slowest].percent);
@@ -256,8 +263,9 @@ static bool is_next(const struct wait *wait) {
   return next;
 }
 
-/* A process that has had less than its part of what the container had goes first: it waits for fewer tokens. If all
- * waited for as many, one and the same could be the first for seconds. Alone, that holds for its threads. */
+/* Returns how many tokens to wait for. A process that has had less than its part of what the container had waits for
+ * fewer, and so goes first: if all waited for as many, the same one could be first for seconds. Alone, the same goes
+ * for threads of the process. */
 static int64_t quantum_ns(const struct wait *wait) {
   const struct meter_bucket *bucket = &wait->meter->buckets[wait->slowest];
   int64_t behind_ns = get(wait->meter->most_had_ns) - get(wait->stream->had_ns);
@@ -281,7 +289,8 @@ static bool has_tokens(struct wait *wait) {
 
 /* ---- room -------------------------------------------------------------------------------------------------------- */
 
-/* The check takes half a millisecond, and while the GPU is divided, work drains for it now and then. */
+/* Tells whether there is time to check for contention. The check takes half a millisecond; while the GPU is divided,
+ * work drains for it now and then. */
 static bool has_time_to_check(const struct wait *wait, int64_t held_ns) {
   struct meter *meter = wait->meter;
   bool is_due =
@@ -306,7 +315,7 @@ static bool has_room(const struct wait *wait) {
   return batches < 2 || in_flight_ns < METER_RUN_AHEAD_NS;
 }
 
-/* In a batch that passes the gate now: by the first one's cost. */
+/* Returns how many launches the batch that passes the gate may have, by the cost of the first. */
 static uint32_t most_launches(const struct wait *wait, bool is_let_go) {
   if (is_let_go)
     return 1;
@@ -334,9 +343,9 @@ static bool is_late(struct meter_stream *stream) {
   return pending;
 }
 
-/* Now and then, where nothing of ours is on the GPU: after a wait, and while the GPU is divided, so that its end is not
- * overlooked by a program that pays half and waits for nothing. A marker that is late may have other reasons: it is
- * believed, for a while, when the one before was late too, and until two were not. */
+/* Checks for contention now and then, while nothing of ours is on the GPU: after a wait, and while the GPU is divided,
+ * so that a program that pays half and waits for nothing notices its end. A late marker may have other reasons: it
+ * counts, for a while, when the one before was late too, and until two were not. */
 static void check_contention(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   int64_t now_ns = meter->driver->now_ns(), check_at_ns = get(meter->contention.check_at_ns);
@@ -374,7 +383,8 @@ static enum obstacle obstacle(struct wait *wait) {
   return !has_turn(wait) ? TURN : !has_room(wait) ? ROOM : NOTHING;
 }
 
-/* A turn is passed on before a longer sleep; for a shorter one the hand-over costs more than it gives. */
+/* Waits for what is in the way. The turn is passed on before a longer sleep; for a shorter one the hand-over costs
+ * more than it gives. */
 static void wait_for(struct wait *wait, enum obstacle what) {
   struct meter *meter = wait->meter;
   int64_t until_ns = wait->now_ns + wait->sleep_ns;
@@ -404,7 +414,7 @@ static void book_wait(struct vgpu_device_shared *shared, void *how) {
     wait_times_note(&shared->turn_waits, wait->now_ns, wait->for_turn_ns);
 }
 
-/* Room is not counted: there the GPU is busy with our own work. */
+/* Notes the waits. Waits for room do not count: there the GPU is busy with our own work. */
 static void note_wait(struct wait *wait) {
   struct meter *meter = wait->meter;
   int64_t held_ns = 0;

@@ -1,5 +1,5 @@
-/* Batches: launches join them, and they end. A stream is asked and marked by the thread alone that launched on it last:
- * another one may be capturing it at any moment. */
+/* Batches: launches join them, and they end. Only the thread that launched last on a stream queries and marks it:
+ * another thread may be capturing it at any moment. */
 #include "compute/meter.h"
 
 #include "base/claim.h"
@@ -14,7 +14,8 @@
 
 /* ---- ends ------------------------------------------------------------------------------------------------------ */
 
-/* The ring of the stream has no place for more than METER_RING ends: what does not fit is taken to be as usual. */
+/* Puts the ended batch into flight. The stream's ring has room for METER_RING ends; a batch that does not fit is taken
+ * to have cost the usual. */
 static void enter_flight(struct meter_stream *stream) {
   struct meter *meter = stream->meter;
   struct batch *batch = &stream->batch;
@@ -35,8 +36,7 @@ static void enter_flight(struct meter_stream *stream) {
   meter_harvest(meter);
 }
 
-/* The GPU is done when the marker is; or without one it was at that time, as the end of a wait for the stream tells, or
- * by so much before. */
+/* Ends the batch: the GPU is done when the marker is or, without a marker, at end_ns, or up to late_ns before it. */
 static void end_at(struct meter_stream *stream, void *marker, int64_t end_ns, int64_t late_ns) {
   stream->batch.end = marker;
   stream->batch.end_ns = end_ns;
@@ -67,7 +67,7 @@ static void end_with_marker(struct meter_stream *stream) {
   gate_note_activity(stream->meter, 0);
 }
 
-/* An idle stream does not say when it became idle. */
+/* Ends the batch, without a marker on an idle stream: it does not say when it became idle. */
 void meter_end_now(struct meter_stream *stream) {
   if (stream->meter->driver->is_idle(stream->handle))
     end_unobserved(stream);
@@ -105,8 +105,8 @@ bool meter_has_begun(struct meter *meter) {
   return begun;
 }
 
-/* A launch that is measured alone begins on the clock of the host and ends on that of the GPU. Behind other work it
- * begins later: so much is known. Until that has told how the two clocks differ, all batches are asked. */
+/* Marks the beginning of a launch that is measured alone: it begins on the host's clock and ends on the GPU's. Behind
+ * other work it begins later, which is known. Until the two clocks have been compared so, all batches are queried. */
 static void set_clock(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
   stream->batch.started_idle = !meter_has_begun(stream->meter) && driver->is_idle(stream->handle);
@@ -198,7 +198,7 @@ HOT bool meter_launch(struct meter_stream *stream, uint64_t work, int64_t now_ns
   return true;
 }
 
-/* After the first launch of a batch or its last one. A callback within the launch may have launched on the stream
+/* Called after the first or the last launch of a batch. A callback within the launch may have launched on the stream
  * itself, and taken the claim. */
 HOT void meter_launched(struct meter_stream *stream) {
   if (get(stream->meter->is_governed))
@@ -220,15 +220,15 @@ HOT void meter_launched(struct meter_stream *stream) {
   meter_unclaim(stream);
 }
 
-/* Not within a launch on the stream; to work on its batch, with the claim held. */
+/* Tells whether the caller, who holds the claim, may work on the stream's batch: not within a launch on the stream. */
 bool meter_may_touch(struct meter_stream *stream) {
   const struct meter_driver *driver = stream->meter->driver;
   return meter_launched_here(stream) && driver->is_here(get(stream->context)) && !driver->is_capturing(stream->handle);
 }
 
-/* Takes the open batch out of the stream to end it. False when there is none, or its last launch came later than age_ns
- * ago, or another thread launched there last; or where the driver is to be called with the stream's handle, and the
- * calling thread may not do that. */
+/* Takes the open batch out of the stream to end it. False when there is none, when its last launch is younger than
+ * age_ns or was another thread's, or when the calling thread may not use the stream's handle although the driver is to
+ * be called with it. */
 static bool claim_open(struct meter_stream *stream, int64_t age_ns, bool touches) {
   if (!get(stream->open) || !meter_launched_here(stream) || !meter_claim(stream))
     return false;

@@ -12,9 +12,9 @@
 #define LOOKS_BEFORE_REFUSAL 2
 #define PAUSE_NS 20000
 
-/* Not every change is worth a system call. A small request reserves a block before it is known that it shares one, and
- * what is shown ends with a block. A request to a pool reserves what the pool may grow by (cuda/pools.c), which it
- * seldom does: that stays shown for the next one. */
+/* The file may lag behind by this much: not every change is worth a system call. A small request reserves a block
+ * before it is known to share one, and what is shown ends with a block. A request to a pool reserves what the pool may
+ * grow by (cuda/pools.c), which it seldom does: that stays shown for the next one. */
 #define MOST_UNSHOWN_BYTES (2 * LEDGER_BLOCK_BYTES)
 #define MOST_KEPT_BYTES ((32ULL << 20) + MOST_UNSHOWN_BYTES)
 #define MOST_KEPT_PART 64 /* of a level's limit: of all its processes together */
@@ -35,7 +35,7 @@ static struct vgpu_device_usage *shown_usage(const struct ledger *level, int dev
   return &level_of(level)->shown[device];
 }
 
-/* The ways to the files of the levels, as far as they have been asked for. */
+/* The ways to the levels' files, as far as they have been asked for. */
 struct ways {
   int to[VGPU_MAX_LEVELS];
   bool known[VGPU_MAX_LEVELS];
@@ -54,7 +54,8 @@ static bool write_usage(const struct ledger *level, struct ways *ways, int devic
   return level->own_slot < 0 || level->slots->write(level->context, way_to(level, ways), usage, sizeof *usage, at);
 }
 
-/* Above the process's own level, what has grown, or has shrunk by more than is kept there. */
+/* Tells whether a level must be shown a change: any growth, and above the process's own level a decrease by more than
+ * is kept there. */
 static bool must_show(const struct ledger *level, int device, const struct vgpu_device_usage *usage) {
   const uint64_t *now = (const uint64_t *)usage, *then = (const uint64_t *)shown_usage(level, device);
   uint64_t kept_bytes = level->level == 0 ? 0 : level_of(level)->kept_bytes[device];
@@ -77,8 +78,8 @@ static void note_shown(const struct ledger *level, int device, const struct vgpu
     *granted_bytes = usage->counted_bytes;
 }
 
-/* At all levels, or at none. Pending bytes are shown as if they were allocated: for most of them that will be true, and
- * then need not be shown. */
+/* Shows the use at all levels or, where one cannot be written, at none. Pending bytes are shown as allocated: most of
+ * them will be, and then need not be shown again. */
 static bool show(const struct ledger *ledger, struct ways *ways, int device, uint64_t counted_bytes) {
   struct vgpu_device_usage usage = *own_usage(ledger, device);
   usage.allocated_bytes += pending(ledger, device);
@@ -149,14 +150,14 @@ static HOT struct ledger_room room_of(const struct ledger *ledger, int device, c
   return room;
 }
 
-/* Bytes that a process keeps of a level, or does not show there yet, are in the way of the others. */
+/* Returns how much a process may keep of a level, or not show there yet: these bytes are in the way of the others. */
 static uint64_t most_kept(const struct ledger *level, uint64_t limit_bytes) {
   uint32_t processes = __atomic_load_n(&level_of(level)->slots_used, __ATOMIC_RELAXED);
   uint64_t bytes = limit_bytes / MOST_KEPT_PART / (processes > 0 ? processes : 1);
   return between(bytes, 0, MOST_KEPT_BYTES);
 }
 
-/* Looks whether the level has room for what is shown, unless that is known: it was granted before, and still is. */
+/* Looks whether the level has room for what is shown, unless it was granted before and still is. */
 static bool look_at(const struct ledger *level, struct ways *ways, int device, uint64_t shown_bytes,
                     uint64_t limit_bytes) {
   struct ledger_level *known = level_of(level);
@@ -175,7 +176,7 @@ static void note_granted(const struct ledger *level, int device, uint64_t bytes)
     *granted_bytes = bytes;
 }
 
-/* To the end of the block, where there is room for it. */
+/* Shows the total up to the end of its block, where there is room for that. */
 static COLD struct ledger_room show_more(const struct ledger *ledger, int device, const uint64_t limits_bytes[]) {
   uint64_t held_bytes = held_by_us(ledger, device), rounded_bytes = ledger_driver_size(held_bytes);
   struct ways ways = {.known = {false}};
@@ -196,8 +197,8 @@ static COLD struct ledger_room show_more(const struct ledger *ledger, int device
   return room;
 }
 
-/* A total that is shown already is compared with the others alone. One that has no room beside them, as they were of
- * late, is not shown at all: it would be in their way. */
+/* Compares a total that is shown already with the others' alone. A total without room beside theirs, as they were
+ * lately, is not shown: it would be in their way. */
 static HOT struct ledger_room fit(const struct ledger *ledger, int device, const uint64_t limits_bytes[]) {
   struct ledger_room room = room_of(ledger, device, limits_bytes);
   if (room.used_bytes == LEDGER_FULL || held_by_us(ledger, device) <= level_of(ledger)->granted_bytes[device])
@@ -314,9 +315,9 @@ struct ledger_snapshot ledger_snapshot(const struct ledger *ledger, int device) 
   return now;
 }
 
-/* How much of what is counted as allocated the driver may have meant when it answered. Bytes that it had then and has
- * back since were allocated at the snapshot; bytes that it had not yet were pending then, or begun later. Bytes that
- * have left has been released before. */
+/* Returns how much of what is counted as allocated the driver may have meant in its answer. Bytes that the driver had
+ * then and has back since were allocated at the snapshot; bytes that it did not have yet were pending then, or begun
+ * later. Bytes that have left it were released before. */
 static struct ledger_range tracked(const struct ledger *ledger, int device, const struct ledger_snapshot *before,
                                    uint64_t answered_bytes) {
   const struct ledger_flow *flow = &ledger->own->flows[device];
