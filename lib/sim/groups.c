@@ -6,15 +6,18 @@
 #define COPY_SLICE_NS (1024 * NS_PER_US)
 #define PAGE 4096
 
-/* All pages of the queue are touched now, so that no launch waits for the disk. */
-static bool make_room(unsigned row) {
-  volatile char *queue = (volatile char *)state_mapped()->queues[row];
-  size_t size = sizeof state_mapped()->queues[row];
-  if (!state_make_room(offsetof(struct state, queues[row]), size))
+static bool take_room(size_t start, size_t size) {
+  if (!state_make_room(start, size))
     return false;
-  for (size_t at = 0; at < size; at += PAGE)
-    queue[at] = queue[at];
+  for (size_t at = 0; at < size; at += PAGE) /* others may write there meanwhile */
+    __atomic_fetch_or((char *)state_mapped() + start + at, 0, __ATOMIC_RELAXED);
   return true;
+}
+
+/* All pages of the queue are touched now, and of the device's records, so that no launch waits for the disk. */
+static bool make_room(unsigned row, unsigned device_row) {
+  return take_room(offsetof(struct state, queues[row]), sizeof(struct state_piece) * STATE_QUEUE) &&
+         take_room(offsetof(struct state, records[device_row]), sizeof(uint64_t) * STATE_RECORDS);
 }
 
 /* A row that is free, or whose process has died. */
@@ -38,7 +41,7 @@ unsigned group_new(uint64_t owner, enum group_engine engine, unsigned device_row
   atomic_store(&group->handle, 0);
   for (unsigned i = 0; i < STATE_GROUP_CHANNELS; i++)
     atomic_store(&group->channels[i], 0);
-  if (computes && !make_room(row)) {
+  if (computes && !make_room(row, device_row)) {
     atomic_store(&group->owner, 0);
     return GROUP_NONE;
   }
