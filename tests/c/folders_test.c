@@ -129,6 +129,7 @@ static void refresh(void) {
     set_age("strange", 0);
   opened = 0;
   count = turns_file_system.list(files, tenants, count);
+  count = turns_file_system.look(files, tenants, count);
   for (int i = 1; i < count; i++)
     tenants[i].processes = strange_ones_work || strncmp(files->peers[i].name, "job", 3) == 0;
 }
@@ -142,14 +143,16 @@ static bool is_found(const char *name) {
 
 /* Returns how many looks it took. */
 static int find(const char *name) {
-  int looks = 0, refreshes = 0;
+  int looks = 0, refreshes = 0, long_ones = 0;
+  time_t began_s = time(NULL);
   do {
     set_age(name, 0);
     int known = count - 1; /* each of which is opened once more */
     refresh();
     looks += opened - known;
     refreshes++;
-    CHECK(opened <= TURNS_LOOKS + TURNS_TENANTS + OPENED_OTHERWISE, "%d looks in a refresh", opened);
+    long_ones += opened > TURNS_LOOKS + TURNS_TENANTS + OPENED_OTHERWISE;
+    CHECK(long_ones <= 1 + time(NULL) - began_s, "%d long looks, the last of %d", long_ones, opened);
     CHECK(refreshes < 10000, "%s is not found", name);
   } while (!is_found(name));
   printf("%s: found after %d looks in %d refreshes\n", name, looks, refreshes);
@@ -186,14 +189,28 @@ static void check_pause(void) {
   end();
 }
 
+/* Is a new folder found at once? It comes in the middle of a pass, behind which the newest are. */
+static bool finds_at_once(const char *name) {
+  usleep(1100000);
+  refresh();
+  make_tenant(name, 0);
+  refresh();
+  return is_found(name);
+}
+
+/* A busy machine has no time for all of a long look. Those that come soon after one are found in the next pass:
+ * somebody may make folders for ever. */
 static void check_new(uid_t owner) {
+  int number = JOBS;
   begin(owner);
   pass();
   pass();
-  for (int i = JOBS; i < 2 * JOBS; i++) {
-    make_tenant(job(i), 0);
-    int looks = find(job(i));
-    CHECK(looks < STRANGE / 4, "%d looks", looks);
+  while (!finds_at_once(job(number++)))
+    CHECK(number < 2 * JOBS, "none is found at once");
+  for (int last = number + JOBS; number < last; number++) {
+    make_tenant(job(number), 0);
+    int looked = find(job(number));
+    CHECK(looked < STRANGE / 4, "%d looks", looked);
   }
   end();
 }
@@ -216,6 +233,54 @@ static void check_old(uid_t owner, int most_looks) {
   end();
 }
 
+/* ---- when there is time for it ----------------------------------------------------------------------------------- */
+
+static int64_t clock_ns;
+static int lists, looks;
+
+static int64_t now(void) {
+  return clock_ns;
+}
+
+static void sleep_for(int64_t duration_ns) {
+  clock_ns += duration_ns;
+}
+
+static int count_list(void *of, struct turns_tenant *known, int known_count) {
+  (void)of, (void)known;
+  lists++;
+  return known_count;
+}
+
+static int count_look(void *of, struct turns_tenant *known, int known_count) {
+  (void)of, (void)known;
+  looks++;
+  return known_count;
+}
+
+static int read_nothing(void *of, int tenant, struct turns_slot *slots) {
+  (void)of, (void)tenant, (void)slots;
+  return 0;
+}
+
+static void write_nothing(void *of, int slot, const struct turns_slot *own) {
+  (void)of, (void)slot, (void)own;
+}
+
+/* A look takes a fifth of a millisecond, which a launch on an idle GPU would wait for. */
+static void check_when_it_looks(void) {
+  static const struct turns_system counting = {now, sleep_for, count_list, count_look, read_nothing, write_nothing};
+  struct turns turns;
+  clock_ns = 1000000000000;
+  turns_begin(&turns, &counting, NULL, 0);
+  for (int i = 0; i < 1000; i++, clock_ns += 1000000)
+    turns_refresh(&turns);
+  CHECK(lists == 100 && looks == 10, "%d times kept, %d looked", lists, looks);
+  for (int i = 0; i < 1000; i++, clock_ns += 1000000)
+    turns_look(&turns);
+  CHECK(looks == 110, "%d looks where they delay nothing", looks - 10);
+}
+
 int main(int argument_count, char **names) {
   cases_begin(argument_count, names);
   atexit(end); /* also of a check that has failed */
@@ -226,5 +291,6 @@ int main(int argument_count, char **names) {
   CASE("begins beside those of another user that work") check_new_beside_work();
   CASE("goes on after hours beside those of another user") check_old(12345, STRANGE / 4);
   CASE("goes on after hours beside those of its own user") check_old(geteuid(), TURNS_PUT_OFF_PASSES * STRANGE / 4);
+  CASE("looks where that delays nothing") check_when_it_looks();
   return cases_end();
 }

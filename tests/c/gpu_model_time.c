@@ -69,25 +69,34 @@ void model_sleep(int64_t duration_ns) {
     model.current->slow_until_ns = model.current->now_ns + model.slow_ns;
 }
 
-/* The files of all tenants that there are: theirs are found anew, and ours stays first. */
+/* The terms of those that are known. */
 static int list(void *of, struct turns_tenant *tenants, int count) {
+  const struct model_files *files = of;
+  tenants[0].id = (uint64_t)files->container + 1;
+  for (int i = 1; i < count; i++) {
+    const struct model_container *container = &model.containers[tenants[i].id - 1];
+    model_pass_time(4 * SYSTEM_CALL_NS);
+    tenants[i].terms =
+        (struct turns_terms){container->percent, (uint16_t)container->policy, (uint16_t)container->priority};
+  }
+  return count;
+}
+
+/* Adds the tenants that there are and are not known yet; ours stays first. */
+static int look(void *of, struct turns_tenant *tenants, int count) {
   const struct model_files *files = of;
   model_pass_time(3 * SYSTEM_CALL_NS);
   tenants[0].id = (uint64_t)files->container + 1;
   for (int c = 0; c < MODEL_CONTAINERS; c++) {
-    const struct model_container *container = &model.containers[c];
-    if (!container->is_there || c == files->container)
+    if (!model.containers[c].is_there || c == files->container)
       continue;
     int i = 1;
     while (i < count && tenants[i].id != (uint64_t)c + 1)
       i++;
     if (i == count)
       tenants[count++] = (struct turns_tenant){.id = (uint64_t)c + 1};
-    model_pass_time(4 * SYSTEM_CALL_NS);
-    tenants[i].terms =
-        (struct turns_terms){container->percent, (uint16_t)container->policy, (uint16_t)container->priority};
   }
-  return count;
+  return list(of, tenants, count);
 }
 
 /* All slots would take most of the tests' time. */
@@ -108,4 +117,4 @@ static void write_slot(void *of, int slot, const struct turns_slot *own) {
   turns->used = max(turns->used, slot + 1);
 }
 
-const struct turns_system model_turns_system = {model_clock_ns, model_sleep, list, read_slots, write_slot};
+const struct turns_system model_turns_system = {model_clock_ns, model_sleep, list, look, read_slots, write_slot};

@@ -237,6 +237,20 @@ def test_the_processes_of_a_container_share_one_file(sandbox: Sandbox) -> None:
     assert [sum(seen_ns != 0 for *_, seen_ns in each) for each in slots] == [2, 1]
 
 
+def test_what_somebody_has_removed_is_made_again(sandbox: Sandbox) -> None:
+    """So those at work go on to take turns, and those that begin see them."""
+    with _at_work(sandbox, "ab") as programs:
+        _wait_until_found(sandbox, programs, lambda: None)
+        folders = [tenant_of(sandbox.folder / f"usage-{name}") for name in "ab"]
+        for folder in folders:
+            shutil.rmtree(folder)
+        _wait_until_found(sandbox, programs, lambda: None)
+        for folder in folders:
+            limits = read_limits(folder / "limits")
+            assert limits is not None
+            assert [quota.sm_percent for uuid, quota in limits if uuid == OWN_UUID] == [50]
+
+
 @pytest.fixture
 def liar(sandbox: Sandbox) -> Iterator[Path]:
     """The folder of a tenant without a limit on the same GPU, as a launch makes it."""

@@ -383,6 +383,11 @@ static enum obstacle obstacle(struct wait *wait) {
   return !has_turn(wait) ? TURN : !has_room(wait) ? ROOM : NOTHING;
 }
 
+static void look_for_others(struct meter *meter) {
+  if (meter->takes_turns)
+    turns_look(&meter->turns);
+}
+
 /* Waits for what is in the way. The turn is passed on before a longer sleep; for a shorter one the hand-over costs
  * more than it gives. */
 static void wait_for(struct wait *wait, enum obstacle what) {
@@ -394,11 +399,14 @@ static void wait_for(struct wait *wait, enum obstacle what) {
   wait->took_turn = what == TURN;
   if (what == TURN)
     turns_take(&meter->turns);
-  else if (what == ROOM)
+  else if (what == ROOM) {
+    look_for_others(meter);
     sleep_a_little(meter);
-  else {
+  } else {
     if (wait->sleep_ns >= METER_REFRESH_NS && wait->others.company && turns_is_ours(&meter->turns))
       drain_and_pass(wait);
+    if (wait->sleep_ns >= 2 * METER_REFRESH_NS)
+      look_for_others(meter);
     int64_t left_ns = until_ns - meter->driver->now_ns();
     if (left_ns > 0)
       meter->driver->sleep_ns(left_ns);

@@ -187,11 +187,25 @@ static void add_to_view(struct turns *turns, const struct turns_tenant *tenant, 
   }
 }
 
+static void look_after(struct turns *turns, int64_t now_ns, int64_t interval_ns) {
+  if (now_ns - turns->looked_ns < interval_ns)
+    return;
+  turns->tenants_count = turns->system->look(turns->files, turns->tenants, turns->tenants_count);
+  turns->looked_ns = now_ns;
+}
+
+void turns_look(struct turns *turns) {
+  claim_take(&turns->lock);
+  look_after(turns, turns->system->now_ns(), TURNS_KNOWN_NS);
+  claim_release(&turns->lock);
+}
+
 static void refresh(struct turns *turns, int64_t now_ns) {
   if (now_ns - turns->listed_ns >= TURNS_KNOWN_NS) {
     turns->tenants_count = turns->system->list(turns->files, turns->tenants, turns->tenants_count);
     turns->listed_ns = now_ns;
   }
+  look_after(turns, now_ns, TURNS_LOOK_NS);
   turns->refreshed_ns = now_ns;
   turns->view = (struct turns_view){.free_at_ns = turns->own.turn_ends_ns};
   turns->others = (struct turns_sums){0};
@@ -336,7 +350,10 @@ void turns_take(struct turns *turns) {
     if (try_take(turns, now_ns, &until_ns))
       break;
     int64_t began_ns = now_ns, sleep_ns = time_to_sleep_ns(turns, now_ns, until_ns);
+    if (sleep_ns > 4 * TURNS_GRACE_NS)
+      look_after(turns, now_ns, TURNS_KNOWN_NS);
     claim_release(&turns->lock);
+    sleep_ns -= system->now_ns() - now_ns;
     if (sleep_ns > 0)
       system->sleep_ns(sleep_ns);
     claim_take(&turns->lock);

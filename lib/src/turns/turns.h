@@ -25,6 +25,7 @@
 #define TURNS_SLICE_NS 20000000LL
 #define TURNS_GRACE_NS 300000LL       /* a turn that is not used stays so long with its holder, or with the next one */
 #define TURNS_KNOWN_NS 10000000LL     /* how old may be what we know of the tenants, and what others see of us */
+#define TURNS_LOOK_NS 100000000LL     /* after which we look for other tenants also where that delays a launch */
 #define TURNS_LONGEST_NS 250000000LL  /* how far ahead a lease may end; a process that waits for longer goes first */
 #define TURNS_PATIENCE_NS 800000000LL /* for the turn: 39 others may have theirs before */
 
@@ -64,9 +65,11 @@ struct turns_tenant {
 struct turns_system {
   int64_t (*now_ns)(void);
   void (*sleep_ns)(int64_t duration_ns);
-  /* Finds the tenants on the GPU, with their terms, and keeps what is known of those that were there; ours stays first.
+  /* Keeps the tenants that are on the GPU still, with their terms, and adds those that have paused; ours stays first.
    * Returns how many. */
   int (*list)(void *files, struct turns_tenant *tenants, int count);
+  /* Looks for others and adds them. It may take a fifth of a millisecond, and the first time longer. */
+  int (*look)(void *files, struct turns_tenant *tenants, int count);
   int (*read)(void *files, int tenant, struct turns_slot *slots); /* up to TURNS_SLOTS; how many could be read */
   void (*write)(void *files, int slot, const struct turns_slot *own);
 };
@@ -98,13 +101,16 @@ struct turns {
   int tenants_count;
   struct turns_sums others; /* of no lower priority than ours */
   struct turns_view view;
-  int64_t refreshed_ns, listed_ns;
+  int64_t refreshed_ns, listed_ns, looked_ns;
 };
 
 void turns_begin(struct turns *turns, const struct turns_system *system, void *files, int slot);
 
 /* Tells the others that we are there, and may launch. */
 void turns_note_presence(struct turns *turns);
+
+/* Looks for other tenants. Call where that delays no work: while the GPU is busy with ours, or we wait. */
+void turns_look(struct turns *turns);
 
 /* Returns the others' turns as they were read lately, and reads them again where that is too long ago. */
 struct turns_view turns_refresh(struct turns *turns);

@@ -19,6 +19,8 @@
 
 #define OPEN_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
 
+#define CLOCK_STANDS_NS 20000000LL /* no clock of a file system stands still for longer */
+
 _Static_assert(sizeof(struct turns_file) == VGPU_TURNS_BYTES, "layout");
 
 /* ---- what stands in the files ------------------------------------------------------------------------------------ */
@@ -77,12 +79,12 @@ static int64_t in_ns(struct timespec time) {
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* How long ago has anybody written its turns? Folders of programs that have ended stay, thousands of them. */
+/* Returns how long ago somebody wrote its turns. Folders of programs that were killed stay, thousands of them. */
 static int64_t idle_ns(const struct turns_files *files, int folder) {
   struct stat status;
   if (syscall(SYS_newfstatat, folder, VGPU_TURNS_NAME, &status, AT_SYMLINK_NOFOLLOW) != 0)
     return INT64_MAX;
-  int64_t age_ns = files->listed_ns - in_ns(status.st_mtim);
+  int64_t age_ns = files->now_ns - in_ns(status.st_mtim);
   return age_ns < 0 ? -age_ns : age_ns;
 }
 
@@ -121,7 +123,7 @@ static int find_place(const struct turns_files *files, int count, uid_t owner) {
   return count_of(files, count, owner) + 1 < most ? place : -1;
 }
 
-/* False where it is at work on another GPU, or there is no place for it. */
+/* Returns false where it is at work on another GPU, or there is no place for it. */
 static bool add(struct turns_files *files, struct turns_tenant *tenants, int *count, int folder,
                 struct turns_peer *peer) {
   struct turns_tenant tenant = {.processes = 1};
@@ -174,7 +176,7 @@ static struct look look_at(struct turns_files *files, struct turns_tenant *tenan
   return look;
 }
 
-/* A tenant that pauses is found at once when it goes on, however many folders there are. */
+/* Finds tenants that go on after a pause at once, however many folders there are. */
 static int find_rested(struct turns_files *files, struct turns_tenant *tenants, int count) {
   for (int i = 0; i < TURNS_RESTING; i++) {
     char *name = files->resting[i];
@@ -208,6 +210,14 @@ static int visit(struct turns_files *files, struct turns_tenant *tenants, int co
   return count;
 }
 
+/* Returns when the folder of folders has changed, and another time at each look as long as a change may yet have the
+ * same. */
+static int64_t changed_ns(const struct turns_files *files, int folder) {
+  struct stat status;
+  int64_t at_ns = libc_file_status(folder, &status) ? in_ns(status.st_mtim) : 0;
+  return files->now_ns - at_ns > CLOCK_STANDS_NS ? at_ns : files->now_ns;
+}
+
 /* Finds as many further tenants as there is time for; the next refresh goes on from there. opendir() allocates, and
  * this may run in a program's own allocator. */
 static int find_more(struct turns_files *files, struct turns_tenant *tenants, int count) {
@@ -216,7 +226,7 @@ static int find_more(struct turns_files *files, struct turns_tenant *tenants, in
   int folder = open(files->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   long size;
   bool has_time = true;
-  turns_folders_begin_refresh(folders);
+  turns_folders_begin_refresh(folders, changed_ns(files, folder));
   (void)lseek(folder, folders->next_entry, SEEK_SET);
   while (has_time && (size = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0)
     for (long at = 0; at < size && has_time; at += ((const struct entry *)(entries + at))->size) {
@@ -257,23 +267,6 @@ static int keep(struct turns_files *files, struct turns_tenant *tenants, int cou
   }
   return kept;
 }
-
-/* A thread that is cancelled in here would keep what it has claimed. */
-static int list(void *of, struct turns_tenant *tenants, int count) {
-  struct turns_files *files = of;
-  struct timespec now;
-  int cancel_state;
-  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-  clock_gettime(CLOCK_REALTIME, &now);
-  files->listed_ns = in_ns(now);
-  tenants[0].id = files->peers[0].file.inode;
-  count = find_rested(files, tenants, keep(files, tenants, count));
-  count = find_more(files, tenants, count);
-  pthread_setcancelstate(cancel_state, NULL);
-  return count;
-}
-
-const struct turns_system turns_file_system = {clock_now_ns, signals_sleep_ns, list, read_slots, write_slot};
 
 /* ---- our own ----------------------------------------------------------------------------------------------------- */
 
@@ -338,6 +331,15 @@ static bool make_folder(const char *all, const char *path) {
   return false;
 }
 
+static void own_paths(const struct turns_files *files, char folder[256], char path[PATH_MAX]) {
+  snprintf(folder, 256, "%s/%s", files->folder, files->own_name);
+  snprintf(path, PATH_MAX, "%s/%s", folder, VGPU_TURNS_NAME);
+}
+
+static bool has_own_folder(const struct turns_files *files, const char *folder) {
+  return is_own_folder(folder) || make_folder(files->folder, folder);
+}
+
 /* Finds the path of our file: where a host has made it, or else where we make it. */
 static bool own_path(struct turns_files *files, const struct shared_file *usage, char *path) {
   const char *named = getenv(VGPU_ENV_TURNS_FILE);
@@ -350,9 +352,8 @@ static bool own_path(struct turns_files *files, const struct shared_file *usage,
   char folder[256];
   snprintf(files->own_name, sizeof files->own_name, "program-%llx-%llx", (unsigned long long)usage->device,
            (unsigned long long)usage->inode);
-  snprintf(folder, sizeof folder, "%s/%s", files->folder, files->own_name);
-  snprintf(path, PATH_MAX, "%s/%s", folder, VGPU_TURNS_NAME);
-  return (is_own_folder(folder) || make_folder(files->folder, folder)) && access(path, W_OK) == 0;
+  own_paths(files, folder, path);
+  return has_own_folder(files, folder) && access(path, W_OK) == 0;
 }
 
 struct turns_files *turns_files_open(const char *uuid, int device, const struct shared_file *usage) {
@@ -394,6 +395,57 @@ void turns_files_publish(struct turns_files *files, const struct turns_terms *te
     publish(files, terms);
   claim_release(&files->publishing);
 }
+
+/* Makes our folder again where somebody has emptied the folder of folders: others look for us there. */
+static void make_again(struct turns_files *files) {
+  struct shared_file *own = &files->peers[0].file, made;
+  struct stat status;
+  char folder[256], path[PATH_MAX];
+  if (*files->own_name == '\0' || files->now_ns - files->tried_ns < TURNS_PATIENCE_NS ||
+      (libc_file_status(shared_file_descriptor(own), &status) && status.st_nlink > 0))
+    return;
+  files->tried_ns = files->now_ns;
+  own_paths(files, folder, path);
+  if (!has_own_folder(files, folder) || !shared_file_open(&made, path, sizeof(struct turns_file), 0, geteuid()))
+    return;
+  shared_file_close(own);
+  *own = made;
+  claim_take(&files->publishing);
+  files->published = (struct turns_terms){.policy = UINT16_MAX}; /* nothing yet */
+  claim_release(&files->publishing);
+}
+
+/* ---- refreshes --------------------------------------------------------------------------------------------------- */
+
+/* A thread that is cancelled in here would keep what it has claimed. */
+static int begin(struct turns_files *files) {
+  struct timespec now;
+  int cancel_state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+  clock_gettime(CLOCK_REALTIME, &now);
+  files->now_ns = in_ns(now);
+  return cancel_state;
+}
+
+static int list(void *of, struct turns_tenant *tenants, int count) {
+  struct turns_files *files = of;
+  int cancel_state = begin(files);
+  make_again(files);
+  tenants[0].id = files->peers[0].file.inode;
+  count = find_rested(files, tenants, keep(files, tenants, count));
+  pthread_setcancelstate(cancel_state, NULL);
+  return count;
+}
+
+static int look(void *of, struct turns_tenant *tenants, int count) {
+  struct turns_files *files = of;
+  int cancel_state = begin(files);
+  count = find_more(files, tenants, count);
+  pthread_setcancelstate(cancel_state, NULL);
+  return count;
+}
+
+const struct turns_system turns_file_system = {clock_now_ns, signals_sleep_ns, list, look, read_slots, write_slot};
 
 void turns_files_forget(struct turns_files *files) {
   for (int i = 0; i < TURNS_TENANTS; i++)

@@ -31,7 +31,8 @@ struct turns_files {
   char own_name[64];                      /* of a folder that we have made, and write the limits in; else empty */
   int32_t publishing;                     /* a claim, on what is */
   struct turns_terms published;           /* there */
-  int64_t listed_ns;                      /* the time of the last refresh, by the clock of the file system */
+  int64_t tried_ns;                       /* when the folder was made again, or could not be */
+  int64_t now_ns;                         /* at the last refresh, by the clock of the file system */
   struct turns_folders folders;           /* what is to be looked at */
   struct turns_peer peers[TURNS_TENANTS]; /* ours first, as in turns.tenants */
   char resting[TURNS_RESTING][64];        /* names of those that were at work last: they may go on at any time */

@@ -8,8 +8,10 @@
 #define ENTRIES 2048         /* read of the folder of folders in a refresh; far cheaper than looks */
 #define REFRESH_NS 200000LL  /* of each TURNS_KNOWN_NS; a look may take long where a disk is slow */
 #define FIRST_NS 500000000LL /* a program's first launch takes about as long */
-#define FIRST_LOOKS 65536
-#define FIRST_ENTRIES 262144
+#define LONG_NS 50000000LL   /* finds a new folder among 20000 */
+#define LONG_INTERVAL_NS 1000000000LL
+#define LONG_LOOKS 65536
+#define LONG_ENTRIES 262144
 
 static uint64_t mixed(uint64_t number) {
   number = (number ^ number >> 32) * 0xd6e8feb86659fd93;
@@ -17,7 +19,7 @@ static uint64_t mixed(uint64_t number) {
   return number ^ number >> 32;
 }
 
-/* The kernel gives each process 16 random bytes. */
+/* Returns some of the 16 random bytes that the kernel gives each process. */
 static uint64_t secret(void) {
   uint64_t secret = 0;
   const void *random = (const void *)getauxval(AT_RANDOM);
@@ -26,7 +28,7 @@ static uint64_t secret(void) {
   return secret;
 }
 
-/* Inodes are given anew, so the name counts as well. */
+/* Counts the name as well, since inodes are given anew. */
 uint64_t turns_folder_mark(uint64_t inode, const char *name) {
   uint64_t mark = mixed(secret() ^ inode);
   for (; *name != '\0'; name++)
@@ -34,12 +36,23 @@ uint64_t turns_folder_mark(uint64_t inode, const char *name) {
   return mixed(mark) | 1ULL << 63;
 }
 
-void turns_folders_begin_refresh(struct turns_folders *folders) {
-  bool is_first = !folders->has_begun;
-  folders->has_begun = true;
-  folders->looks_left = is_first ? FIRST_LOOKS : TURNS_LOOKS;
-  folders->entries_left = is_first ? FIRST_ENTRIES : ENTRIES;
-  folders->ends_ns = clock_now_ns() + (is_first ? FIRST_NS : REFRESH_NS);
+static void begin_pass(struct turns_folders *folders, int64_t changed_ns) {
+  folders->next_entry = 0;
+  folders->changed_ns = changed_ns;
+  memset(folders->idle, 0, sizeof folders->idle);
+}
+
+void turns_folders_begin_refresh(struct turns_folders *folders, int64_t changed_ns) {
+  int64_t now_ns = clock_now_ns();
+  bool is_first = folders->long_ns == 0, has_changed = changed_ns != folders->seen_ns;
+  bool is_long = is_first || (has_changed && now_ns - folders->long_ns >= LONG_INTERVAL_NS);
+  folders->looks_left = is_long ? LONG_LOOKS : TURNS_LOOKS;
+  folders->entries_left = is_long ? LONG_ENTRIES : ENTRIES;
+  folders->ends_ns = now_ns + (is_first ? FIRST_NS : is_long ? LONG_NS : REFRESH_NS);
+  if (is_long)
+    folders->long_ns = now_ns;
+  if (is_long || folders->next_entry == 0)
+    begin_pass(folders, changed_ns);
 }
 
 bool turns_folders_go_on(struct turns_folders *folders) {
@@ -79,5 +92,5 @@ void turns_folders_note_idle(struct turns_folders *folders, uint64_t mark, uid_t
 void turns_folders_end_pass(struct turns_folders *folders) {
   folders->pass++;
   folders->next_entry = 0;
-  memset(folders->idle, 0, sizeof folders->idle);
+  folders->seen_ns = folders->changed_ns;
 }

@@ -1,10 +1,10 @@
 /*
  * Which of the tenants' folders are worth a look, where there are thousands: programs that were killed leave theirs,
  * and any user may make as many as the disk takes. A pass over all of them takes several refreshes, each of which is
- * bounded, the first by more. In each pass, of each owner some folders in which nobody was at work are looked at again;
- * the rest are put off: passed over by their names alone, but in every TURNS_PUT_OFF_PASSES-th pass. So the many
- * folders of one owner cost no other owner's their place in a pass. New folders are looked at in the pass that finds
- * them.
+ * bounded: the first by most, and one in a second by more than others, if a folder has come or gone. In each pass, of
+ * each owner some folders in which nobody was at work are looked at again; the rest are put off: passed over by their
+ * names alone, but in every TURNS_PUT_OFF_PASSES-th pass. So the many folders of one owner cost no other owner's their
+ * place in a pass. New folders are looked at in the pass that finds them.
  */
 #ifndef VGPU_TURNS_TURNS_FOLDERS_H
 #define VGPU_TURNS_TURNS_FOLDERS_H
@@ -23,7 +23,8 @@
 #define TURNS_MARKS 8 /* in a set; of more folders than all sets hold, some are looked at in each pass */
 
 struct turns_folders {
-  bool has_begun;
+  int64_t long_ns;              /* when the last refresh began that was bounded by more; 0: none yet */
+  int64_t changed_ns, seen_ns;  /* when the folder of folders had changed, as this pass and the last whole one began */
   int looks_left, entries_left; /* in this refresh, */
   int64_t ends_ns;              /* which ends then */
   int64_t next_entry;           /* of the folder of folders, where the last refresh came to its end */
@@ -32,18 +33,19 @@ struct turns_folders {
   uint32_t put_off[TURNS_MARK_SETS][TURNS_MARKS];
 };
 
-/* A folder's name, told from others by a number, not 0 above 32 bits, that another user cannot foresee. */
+/* Returns a number, not 0 above 32 bits, that tells a folder from others and that no other user can foresee. */
 uint64_t turns_folder_mark(uint64_t inode, const char *name);
 
-void turns_folders_begin_refresh(struct turns_folders *folders);
+/* Sets the bounds of a refresh. `changed_ns` is when the folder of folders last changed. */
+void turns_folders_begin_refresh(struct turns_folders *folders, int64_t changed_ns);
 
-/* Is there time for another entry? */
+/* Returns whether there is time for another entry. */
 bool turns_folders_go_on(struct turns_folders *folders);
 
 /* Takes one of the looks that are left, unless the folder has been put off. */
 bool turns_folders_is_due(struct turns_folders *folders, uint64_t mark);
 
-/* Nobody was at work in the folder, on our GPU, that could be given a place. */
+/* Notes that nobody was at work in the folder, on our GPU, who could be given a place. */
 void turns_folders_note_idle(struct turns_folders *folders, uint64_t mark, uid_t owner, bool was_lately);
 
 void turns_folders_end_pass(struct turns_folders *folders);
