@@ -84,6 +84,10 @@ void model_set_wake_up_slowdown(int64_t duration_ns, double times_slower) {
   model.times_slower = times_slower;
 }
 
+void model_set_look(int64_t look_ns) {
+  model.look_ns = look_ns;
+}
+
 void model_set_lateness(int64_t late_ns) {
   model.late_ns = late_ns;
 }

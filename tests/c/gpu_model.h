@@ -49,6 +49,9 @@ void model_set_wake_up_slowdown(int64_t duration_ns, double times_slower);
  * not at all without this. */
 void model_set_lateness(int64_t late_ns);
 
+/* How long a look at the folders of the tenants takes: 3 system calls without this. */
+void model_set_look(int64_t look_ns);
+
 struct model_container *model_container(int number);
 
 /* A process of that container, which begins at begin_ns after the start. */

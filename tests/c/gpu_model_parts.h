@@ -85,6 +85,7 @@ extern struct model {
   struct model_process *current;
   ucontext_t outside; /* of all processes: what runs the model */
   unsigned random_state;
+  int64_t look_ns;
   int64_t slow_ns;
   double times_slower;
   int64_t late_ns;

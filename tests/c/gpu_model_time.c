@@ -85,7 +85,7 @@ static int list(void *of, struct turns_tenant *tenants, int count) {
 /* Adds the tenants that there are and are not known yet; ours stays first. */
 static int look(void *of, struct turns_tenant *tenants, int count) {
   const struct model_files *files = of;
-  model_pass_time(3 * SYSTEM_CALL_NS);
+  model_pass_time(max(model.look_ns, 3 * SYSTEM_CALL_NS));
   tenants[0].id = (uint64_t)files->container + 1;
   for (int c = 0; c < MODEL_CONTAINERS; c++) {
     if (!model.containers[c].is_there || c == files->container)

@@ -176,6 +176,51 @@ static void check_low_priority(void) {
   }
 }
 
+/* ---- thousands of folders ---------------------------------------------------------------------------------------- */
+
+static void run_one_by_one(struct model_process *process) {
+  for (;;) {
+    model_launch(process, 0, 0, MS);
+    model_synchronize(process, 0);
+  }
+}
+
+static void run_ten_by_ten(struct model_process *process) {
+  for (;;) {
+    for (int i = 0; i < 10; i++)
+      model_launch(process, 0, 0, MS);
+    model_synchronize(process, 0);
+  }
+}
+
+static void measure_beside(int64_t look_ns, model_program *program, double *shares) {
+  static const uint32_t percents[] = {75, 25};
+  struct model_process *tenants[2];
+  model_start_over(4);
+  model_set_look(look_ns);
+  for (int i = 0; i < 2; i++) {
+    model_container(i)->percent = percents[i];
+    tenants[i] = model_start(i, program, NULL, i * MS);
+  }
+  model_run(20 * S);
+  for (int i = 0; i < 2; i++)
+    shares[i] = 100.0 * (double)model_worked_ns(tenants[i]) / (double)(20 * S);
+}
+
+/* Each look takes as long as it may. */
+static void check_shares_beside_many(void) {
+  static model_program *const programs[] = {run_flat_out, run_short_ones, run_one_by_one, run_ten_by_ten};
+  for (int i = 0; i < (int)(sizeof programs / sizeof *programs); i++) {
+    double before[2], beside[2];
+    measure_beside(0, programs[i], before);
+    measure_beside(200 * US, programs[i], beside);
+    printf("program %d: %.2f and %.2f %%, beside many %.2f and %.2f %%\n", i, before[0], before[1], beside[0],
+           beside[1]);
+    for (int t = 0; t < 2; t++)
+      CHECK(beside[t] > before[t] - 1 && beside[t] < before[t] + 1, "%.2f %%", beside[t]);
+  }
+}
+
 int main(int count, char **names) {
   cases_begin(count, names);
   CASE("two") check_two_under_each_attack();
@@ -183,5 +228,6 @@ int main(int count, char **names) {
   CASE("one without a limit") check_one(VGPU_NO_SM_LIMIT, VGPU_SM_HARD, 50, 25, 100.01);
   CASE("one that may burst") check_one(20, VGPU_SM_BURST, 50, 20, 100.01);
   CASE("low priority") check_low_priority();
+  CASE("thousands of folders") check_shares_beside_many();
   return cases_end();
 }
