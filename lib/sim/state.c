@@ -221,12 +221,6 @@ static unsigned slots_used(void) {
   return used < STATE_MAX_PROCESSES ? used : STATE_MAX_PROCESSES;
 }
 
-void state_visit_live(unsigned device, state_visitor visit, void *argument) {
-  for (unsigned slot = 0; slot < slots_used(); slot++)
-    if (atomic_load(&state->processes[slot].pid) != 0 && slot_is_live(slot))
-      visit(slot, state_of_slot(slot, device), argument);
-}
-
 void state_visit_holders(unsigned device, state_visitor visit, void *argument) {
   for (unsigned slot = 0; slot < slots_used(); slot++)
     if (atomic_load(&state_of_slot(slot, device)->used_bytes) && slot_is_live(slot))

@@ -122,11 +122,9 @@ struct state_device *state_device(unsigned device);
 struct state_process_device *state_own(unsigned device);
 struct state_process_device *state_of_slot(unsigned slot, unsigned device);
 
-/* Calls visit for every live process, this one included. */
+/* Calls visit for every live process that holds memory of the device, this one included. A slot that holds nothing
+ * needs no look at its lock. */
 typedef void (*state_visitor)(unsigned slot, struct state_process_device *use, void *argument);
-void state_visit_live(unsigned device, state_visitor visit, void *argument);
-
-/* The same for those that hold memory of the device. A slot that holds nothing needs no look at its lock. */
 void state_visit_holders(unsigned device, state_visitor visit, void *argument);
 
 /* A live process that holds memory of a device, by its PID in the caller's PID namespace. */

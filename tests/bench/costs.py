@@ -18,8 +18,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from support.shares import write_share
 from vgpurun.host.gpus import survey
-from vgpurun.limits.nested import own_share, write_share
+from vgpurun.limits.nested import own_share
 from vgpurun.limits.quota import Quota
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
+from support.shares import write_share
 from vgpurun import abi
 from vgpurun.limits import limits_file
-from vgpurun.limits.nested import Share, write_share
+from vgpurun.limits.nested import Share
 from vgpurun.limits.quota import Quota
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -15,7 +15,7 @@ import pytest
 from sandbox import BUSY_MACHINE, PROGRAMS, Sandbox, simulated_machine
 from together import measuring
 
-from support import unavailable
+from support import CHECKOUT, unavailable
 from support.programs_of_c import built
 from support.suspension import Guard, Host, Program
 
@@ -26,6 +26,17 @@ HERE = Path(__file__).parent
 def sandbox(built_library: Path, tmp_path: Path) -> Iterator[Sandbox]:
     with simulated_machine(tmp_path) as machine:
         yield machine
+
+
+@pytest.fixture
+def environment(built_library: Path, tmp_path: Path) -> dict[str, str]:
+    """The variables of a host without an engine, whose state folder is the test's own."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("VGPU", "DOCKER_", "CUDA_"))}
+    return kept | {
+        "VGPURUN_STATE_DIR": str(tmp_path / "state"),
+        "DOCKER_HOST": f"unix://{tmp_path}/no-engine.sock",
+        "PYTHONPATH": str(CHECKOUT / "tests"),
+    }
 
 
 @pytest.fixture

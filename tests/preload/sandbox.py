@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cuda_driver import CudaError, Driver
 from support import BARE_PYTHON, LIBRARY, PYTHON_PATH
 from support.programs import Program, text_of
 from vgpurun import abi
@@ -90,6 +91,16 @@ class Sandbox:
             stdout=subprocess.PIPE,
             text=True,
         )
+
+
+def fill(d: Driver, most: int = 99) -> int:
+    """Return how often 100 MiB could be had, of so many times at most."""
+    for count in range(most):
+        try:
+            d.mem_alloc(100 << 20)
+        except CudaError:
+            return count
+    return most
 
 
 def without_scheduler(sandbox: Sandbox) -> None:

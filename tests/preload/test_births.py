@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sandbox import Sandbox
+from sandbox import Sandbox, fill
 
 from cuda_driver import CudaError, Driver
 from support import unavailable
@@ -31,15 +31,6 @@ def started() -> Driver:
     d.start()
     fill(d, 5)
     return d
-
-
-def fill(d: Driver, most: int = 99) -> int:
-    for count in range(most):
-        try:
-            d.mem_alloc(100 << 20)
-        except CudaError:
-            return count
-    return most
 
 
 def fill_the_rest() -> None:

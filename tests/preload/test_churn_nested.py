@@ -18,8 +18,9 @@ from sandbox import SIMULATED_DRIVER, Sandbox
 from test_churn import MACHINE, SECONDS, figures, fill, peak_bytes
 
 from cuda_driver import Driver
+from support.shares import write_share
 from vgpurun import abi
-from vgpurun.limits.nested import share_of, write_share
+from vgpurun.limits.nested import share_of
 from vgpurun.limits.quota import Quota
 
 pytestmark = pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -43,14 +42,8 @@ def compute() -> None:
 
 
 @pytest.fixture
-def environment(built_library: Path, tmp_path: Path) -> dict[str, str]:
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(("VGPU", "DOCKER_", "CUDA_"))}
-    return kept | {
-        "VGPURUN_STATE_DIR": str(tmp_path / "state"),
-        "VGPUSIM_CONFIG": own_gpu_config(tmp_path),
-        "DOCKER_HOST": f"unix://{tmp_path}/no-engine.sock",
-        "PYTHONPATH": str(CHECKOUT / "tests"),
-    }
+def environment(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    return environment | {"VGPUSIM_CONFIG": own_gpu_config(tmp_path)}
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from cuda_driver import Driver, byref, c_size_t, c_uint64
-from support import CHECKOUT
 from support.debian_packages import tool
 from support.programs import text_of
 from support.scraping import exporter, label_values, value, wait_for
@@ -36,16 +34,6 @@ def launch_20_times() -> None:
     d.synchronize()
     print(refused, flush=True)
     sys.stdin.read()
-
-
-@pytest.fixture
-def environment(built_library: Path, tmp_path: Path) -> dict[str, str]:
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(("VGPU", "DOCKER_", "CUDA_"))}
-    return kept | {
-        "VGPURUN_STATE_DIR": str(tmp_path / "state"),
-        "DOCKER_HOST": f"unix://{tmp_path}/no-engine.sock",
-        "PYTHONPATH": str(CHECKOUT / "tests"),
-    }
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import subprocess
 import sys
 import sysconfig
@@ -39,16 +38,6 @@ def launch_when_told() -> None:
             d.launch(kernel)
         d.synchronize()
         print("done", flush=True)
-
-
-@pytest.fixture
-def environment(built_library: Path, tmp_path: Path) -> dict[str, str]:
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(("VGPU", "DOCKER_", "CUDA_"))}
-    return kept | {
-        "VGPURUN_STATE_DIR": str(tmp_path / "state"),
-        "DOCKER_HOST": f"unix://{tmp_path}/no-engine.sock",
-        "PYTHONPATH": str(CHECKOUT / "tests"),
-    }
 
 
 def history(environment: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:

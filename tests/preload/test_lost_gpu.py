@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from cuda_driver import Driver, byref, c_size_t, c_uint64
-from support import CHECKOUT
 from support.programs import text_of
 from support.scraping import exporter, label_values, value, wait_for
 
@@ -31,16 +30,12 @@ def hold() -> None:
 
 
 @pytest.fixture
-def environment(built_library: Path, tmp_path: Path) -> dict[str, str]:
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(("VGPU", "DOCKER_", "CUDA_"))}
+def environment(environment: dict[str, str], built_library: Path, tmp_path: Path) -> dict[str, str]:
     (tmp_path / "sim.yaml").write_text(MACHINE)
-    return kept | {
-        "VGPURUN_STATE_DIR": str(tmp_path / "state"),
+    return environment | {
         "VGPUSIM_CONFIG": str(tmp_path / "sim.yaml"),
         "VGPUSIM_STATE": str(tmp_path / "sim.state"),
         "VGPURUN_LIBRARY": str(built_library),
-        "DOCKER_HOST": f"unix://{tmp_path}/no-engine.sock",
-        "PYTHONPATH": str(CHECKOUT / "tests"),
     }
 
 

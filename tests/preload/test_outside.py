@@ -36,14 +36,11 @@ def hold() -> None:
 
 
 @pytest.fixture
-def environment(built_library: Path, tmp_path: Path) -> dict[str, str]:
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(("VGPU", "DOCKER_", "CUDA_"))}
-    return kept | {
-        "VGPURUN_STATE_DIR": str(tmp_path / "state"),
+def environment(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    return environment | {
         "VGPURUN_DRIVER": "sim",
         "VGPUSIM_CONFIG": own_gpu_config(tmp_path),
         "VGPUSIM_STATE": str(tmp_path / "sim.state"),
-        "DOCKER_HOST": f"unix://{tmp_path}/no-engine.sock",
         "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'tests'}",
         "COLUMNS": "160",
     }

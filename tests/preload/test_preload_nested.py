@@ -19,10 +19,11 @@ from together import compared, measured_together
 from cuda_driver import CudaError, Driver
 from support import assert_measured
 from support.programs import text_of
+from support.shares import write_share
 from vgpurun import abi
 from vgpurun.errors import LimitError
 from vgpurun.limits import limits_file, usage_file
-from vgpurun.limits.nested import Share, own_share, share_of, write_share
+from vgpurun.limits.nested import Share, own_share, share_of
 from vgpurun.limits.quota import Quota
 
 MIB = 1 << 20

@@ -17,24 +17,14 @@ from ctypes import c_uint8, c_uint16, c_uint32
 from pathlib import Path
 
 import pytest
-from sandbox import Sandbox
+from sandbox import Sandbox, fill
 
-from cuda_driver import CudaError, Driver, byref, c_void_p
+from cuda_driver import Driver, byref, c_void_p
 from support import unavailable
 from support.programs import Program, text_of
 from vgpurun import abi
 
 LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT_0": "2g"}
-
-
-def fill(d: Driver, most: int = 99) -> int:
-    """Return how often 100 MiB could be had, of so many times at most."""
-    for count in range(most):
-        try:
-            d.mem_alloc(100 << 20)
-        except CudaError:
-            return count
-    return most
 
 
 def start_and_fill() -> None:
@@ -182,12 +172,7 @@ def test_a_file_of_another_program_is_left_alone(sandbox: Sandbox) -> None:
     assert (path.read_bytes(), path.stat().st_mode) == (b"important" * 99, mode)
 
 
-def test_a_default_file_of_another_user_is_not_trusted(sandbox: Sandbox) -> None:
-    """Whoever made it may write it."""
-    if os.geteuid() != 0:
-        unavailable("only root can be two users")
-    user = 64999
-
+def fill_as(user: int) -> Program:
     def program() -> None:
         d = Driver()
         assert ctypes.CDLL(None).prctl(28, 4, 0, 0, 0) == 0  # keep the capabilities
@@ -195,10 +180,19 @@ def test_a_default_file_of_another_user_is_not_trusted(sandbox: Sandbox) -> None
         d.start()
         print(fill(d))
 
+    return program
+
+
+def test_a_default_file_of_another_user_is_not_trusted(sandbox: Sandbox) -> None:
+    """Whoever made it may write it."""
+    if os.geteuid() != 0:
+        unavailable("only root can be two users")
+    user = 64999
+
     path = Path(f"/tmp/vgpurun-{user}.usage")
     path.write_bytes(b"")
     try:
-        printed, said = run(sandbox, program, None)
+        printed, said = run(sandbox, fill_as(user), None)
         assert printed == "15"
         assert "belongs to another user; each process is held to the limit by itself" in said
         assert path.stat().st_size == 0
@@ -213,20 +207,13 @@ def test_no_other_user_can_open_a_default_file(sandbox: Sandbox, is_there: bool)
         unavailable("only root can be two users")
     user = 64998
 
-    def program() -> None:
-        d = Driver()
-        assert ctypes.CDLL(None).prctl(28, 4, 0, 0, 0) == 0  # keep the capabilities
-        os.seteuid(user)
-        d.start()
-        print(fill(d))
-
     path = Path(f"/tmp/vgpurun-{user}.usage")
     if is_there:
         path.touch()
         path.chmod(0o666)
         os.chown(path, user, user)
     try:
-        printed, said = run(sandbox, program, None)
+        printed, said = run(sandbox, fill_as(user), None)
         assert printed == "15" and "usage file" not in said
         assert path.stat().st_uid == user and path.stat().st_mode & 0o777 == 0o600
     finally:

@@ -8,7 +8,6 @@ import errno
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from ctypes import sizeof
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,35 +56,6 @@ def share_of(folder: Path) -> Share:
     if quotas is None:
         raise LimitError(f"{folder / 'etc' / 'limits'} is not a limits file of this version; start the share again")
     return Share(folder, tuple(quotas), levels)
-
-
-def write_share(folder: Path, quotas: Sequence[tuple[str, Quota]], parent: Share | None) -> dict[str, str]:
-    """Make a share in a folder of its own, a part of `parent` if there is one; return the variables that enter it.
-
-    A device without a memory or compute limit has what the parent has. With quotas that grant nothing, and
-    limits_file.write_limits() later, a process can begin before it is known what it may have.
-
-    Raises LimitError for more than the parent has or a level too many, and OSError.
-    """
-    if parent:
-        check_within(parent, quotas)
-    for name in ("etc", "run"):
-        (folder / name).mkdir(parents=True)
-    if parent:
-        (folder / PARENT).symlink_to(parent.folder.absolute())
-    usage = folder / "run" / "usage"
-    with usage.open("xb") as file:
-        os.posix_fallocate(file.fileno(), 0, sizeof(abi.Usage))
-    usage.chmod(0o666)
-    limits = folder / "etc" / "limits"
-    limits.write_bytes(limits_file.limits_bytes(quotas, has_parent=parent is not None))
-    return {abi.ENV_LIMITS_FILE: str(limits), abi.ENV_USAGE_FILE: str(usage)}
-
-
-def part_of(parent: Quota, fraction: float, memory_bytes: int) -> Quota:
-    """Return a fraction of what a share has of a GPU with this memory: of its memory, and of its time."""
-    whole_bytes = _visible_bytes(parent) or memory_bytes
-    return Quota(max(1, int(whole_bytes * fraction)), max(1, int((parent.sm_percent or 100) * fraction + 0.5)))
 
 
 def check_within(parent: Share, quotas: Sequence[tuple[str, Quota]]) -> None:

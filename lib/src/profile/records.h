@@ -53,12 +53,6 @@ static inline struct profile_record *profile_records_next(uint32_t count) {
   return next;
 }
 
-/* The next one will be asked for soon, and nobody has touched it since the chunk was taken. */
-static inline void profile_records_fetch_next(void) {
-  if (profile_place.left > 0)
-    __builtin_prefetch(&profile_place.chunk->records[PROFILE_CHUNK_RECORDS - profile_place.left], 1);
-}
-
 static inline void profile_records_stored(void) {
   __atomic_store_n(&profile_place.chunk->used, PROFILE_CHUNK_RECORDS - profile_place.left, __ATOMIC_RELEASE);
 }

@@ -9,7 +9,7 @@
  * WAIT is event, stream, copy, event_query, stream_query or nothing. With context, B waits for all of a context of its
  * own. With legacy, B launches on the legacy stream between the captures, and waits for an event during them.
  */
-#include "ok.h"
+#include "kernel.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -25,24 +25,12 @@ static int captures;
 static atomic_bool done;
 static pthread_barrier_t between;
 
-static CUfunction kernel_of(const char *name) {
-  CUmodule module;
-  CUfunction kernel;
-  OK(cuModuleLoadData(&module, "image"));
-  OK(cuModuleGetFunction(&kernel, module, name));
-  return kernel;
-}
-
 static void pause_us(long us) {
   nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
 }
 
 static int is_wait(const char *name) {
   return strcmp(wait_name, name) == 0;
-}
-
-static void launch(CUfunction kernel, CUstream stream) {
-  OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
 }
 
 static void wait_for(CUstream stream, CUevent event, CUdeviceptr memory) {

@@ -6,7 +6,7 @@
  * threads, each on its GPU: ten kernels of a millisecond, and one that spins until the other's has begun. Prints how
  * many seconds a step took, and the longest one.
  */
-#include "ok.h"
+#include "kernel.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -22,18 +22,6 @@ static double now_s(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
-static CUfunction kernel_of(const char *name) {
-  CUmodule module;
-  CUfunction kernel;
-  OK(cuModuleLoadData(&module, "image"));
-  OK(cuModuleGetFunction(&kernel, module, name));
-  return kernel;
-}
-
-static void launch(CUfunction kernel, CUstream stream) {
-  OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
 }
 
 static CUcontext enter(int gpu) {

@@ -7,7 +7,7 @@
  * what lies below them.
  */
 #define __CUDA_API_VERSION_INTERNAL /* for both kinds of default streams */
-#include "ok.h"
+#include "kernel.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -36,18 +36,6 @@ struct thread {
 
 static unsigned chance(struct thread *thread, unsigned of) {
   return (unsigned)rand_r(&thread->seed) % of;
-}
-
-static CUfunction kernel_of(const char *name) {
-  CUmodule module;
-  CUfunction kernel;
-  OK(cuModuleLoadData(&module, "image"));
-  OK(cuModuleGetFunction(&kernel, module, name));
-  return kernel;
-}
-
-static void launch(CUfunction kernel, CUstream stream) {
-  OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
 }
 
 static void launch_some(struct thread *thread, CUstream stream) {

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fakes import GIB, given, make_gpus
 
+from support.shares import write_share
 from vgpurun import abi
 from vgpurun.admission import nesting
 from vgpurun.admission.nesting import Nesting, placed_share, share_on_host
@@ -22,7 +23,7 @@ from vgpurun.launch.plan import HostFacts, ImageFacts, plan_launch, plan_process
 from vgpurun.limits import limits_file
 from vgpurun.limits.device_quotas import quotas_of, shared_files
 from vgpurun.limits.model import Limits, Part
-from vgpurun.limits.nested import Share, folders_above, own_share, part_of, quotas_within, share_of, write_share
+from vgpurun.limits.nested import Share, folders_above, own_share, quotas_within, share_of
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
 from vgpurun.options import ContainerOptions
@@ -69,13 +70,6 @@ def test_a_part_of_what_is_oversubscribed_may_have_what_is_seen() -> None:
     share = Share(Path("/share"), ((UUIDS[0], Quota(4 * GIB, virtual_bytes=6 * GIB)),))
     (found,) = quotas_within(share, GPUS[:1], Limits.read("50%"))
     assert found.quota == Quota(3 * GIB)
-    assert part_of(share.quotas[0][1], 0.5, 8 * GIB) == Quota(3 * GIB, 50)
-
-
-def test_a_fraction_of_a_share() -> None:
-    assert part_of(Quota(4 * GIB, 50), 0.25, 8 * GIB) == Quota(GIB, 13)
-    assert part_of(Quota(), 0.1, 8 * GIB) == Quota(8 * GIB // 10, 10)
-    assert part_of(Quota(GIB, 1), 0.001, 8 * GIB).sm_percent == 1
 
 
 def test_shares_are_found_from_inside(tmp_path: Path) -> None:
