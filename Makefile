@@ -66,7 +66,7 @@ RUN := PYTEST=$(BIN)/pytest tests/run
 # Lint beside the tests: mypy keeps one processor busy, and they wait for much.
 check: $(STAMP) lib ## lint, types, and the tests that take less than a minute in all
 	@$(MAKE) --silent --no-print-directory lint & lint=$$!; failed=0; \
-	$(BIN)/pytest -n $$(($(shell nproc) + 1)) -m 'not (real_time or slow or exhaustive)' \
+	$(BIN)/pytest -n $$(($(shell nproc) + 1)) --durations 5 --durations-min 1 -m 'not (real_time or slow or exhaustive)' \
 	  tests/unit tests/c tests/sim tests/preload $(ARGS) || failed=$$?; \
 	wait $$lint || { echo "lint failed: see above" >&2; exit 1; }; exit $$failed
 
