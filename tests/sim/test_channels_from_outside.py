@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import struct
 import subprocess
 import sys
@@ -22,7 +24,7 @@ from vgpurun.host.channels import Driver, ProcessChannels
 from vgpurun.util.process_identity import identify
 them = [ProcessChannels(identify(int(pid)), Driver()) for pid in sys.argv[1:]]
 for line in sys.stdin:
-    print(*(each.find() if line == "count\\n" else each.switch(line == "off\\n") for each in them), flush=True)
+    print(*(each.find() and each.switch(line == "off\\n") for each in them), flush=True)
 """
 
 
@@ -73,11 +75,12 @@ def test_off_and_on(machine: Machine) -> None:
     assert said(target) == "False" and said(bystander) == "True"
     assert switch("on") == [9]
     assert said(target) == "True"
-    assert not log(machine).exists(), "the driver was asked for no wrong client"
+    assert log(machine) == "", "the driver was asked for no wrong client"
 
 
-def log(machine: Machine) -> Path:
-    return Path(f"{machine.environment['VGPUSIM_STATE']}.log")
+def log(machine: Machine) -> str:
+    path = Path(f"{machine.environment['VGPUSIM_STATE']}.log")
+    return path.read_text() if path.exists() else ""
 
 
 def test_contexts_come_and_go(machine: Machine) -> None:
@@ -107,7 +110,7 @@ def test_contexts_come_and_go(machine: Machine) -> None:
     assert said(target, "fewer") == "True"
     assert switch("off") == [9], "a list with channels that are freed was refused, and made anew"
     assert said(target) == "False"
-    assert not log(machine).exists()
+    assert log(machine) == ""
 
 
 def test_several_gpus(machine: Machine) -> None:
@@ -144,7 +147,40 @@ def test_numbers_like_those_of_clients(machine: Machine) -> None:
     switch = Switch(machine, target)
     assert switch("off") == [9]
     assert said(target) == "False"
-    assert not log(machine).exists()
+    assert log(machine) == ""
+
+
+class Asked(Driver):
+    """Tells how often it was asked for a client."""
+
+    times = 0
+
+    def knows(self, file: int, client: int) -> bool:
+        self.times += 1
+        return super().knows(file, client)
+
+
+def test_the_driver_is_asked_for_a_few_wrong_clients_at_most(machine: Machine) -> None:
+    """Of a process that has something like the driver's file, and numbers like its clients'."""
+
+    def program() -> None:
+        file = os.memfd_create("nvidiactl", os.MFD_ALLOW_SEALING)
+        fcntl.fcntl(file, 1033, 15)
+        kept = struct.pack("=256I", *range(0xC1D00500, 0xC1D00600))
+        print("ready")
+        print(sys.stdin.readline(), len(kept), file)
+
+    asked = Asked(f"{machine.environment['LD_LIBRARY_PATH']}/libcuda.so.1")
+    process = machine.start_python(program, start=False)
+    assert process.stdout
+    assert process.stdout.readline() == "ready\n"
+    identity = identify(process.pid)
+    assert identity
+    channels = ProcessChannels(identity, asked)
+    for _ in range(3):
+        with pytest.raises(ChannelError, match="has no channels that can be found"):
+            channels.switch(True)
+    assert asked.times == 8
 
 
 def test_who_cannot_be_switched(machine: Machine) -> None:

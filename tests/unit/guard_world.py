@@ -87,7 +87,7 @@ class World:
             self.state.close()
         self.state = State(self.said.append, lambda: self.now_s)
         settings = {**SETTINGS, **self.settings}
-        self.switches = Scheduler(self.state.memory_of(SWITCHES), self.state.write, lambda *_: None)
+        self.switches = Scheduler(self.state.memory_of(SWITCHES), self.state.write, self._note)
         duties = duties_of(settings, self.state, self.switches)
         self.duties = duties
         hands = {verb: hand for each in duties for verb, hand in each.hands.items()}
@@ -96,6 +96,9 @@ class World:
         let_held_run(self.state)
         self._refresh_at_s = self.now_s
         return self
+
+    def _note(self, source: str, trouble: str) -> None:
+        self.guard.note(source, trouble)
 
     def add(self, name: str = "a", limit: int | None = GIB, sm: int | None = None, slice_name: str = "",
             **around: int) -> str:  # fmt: skip

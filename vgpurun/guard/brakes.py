@@ -12,6 +12,8 @@ from vgpurun.util.process_identity import ProcessIdentity
 
 _INEXACT_RATIO = 0.3  # of NVML's second, which begins and ends somewhere in a period
 _DOUBTED_S = 2.0
+_HIDDEN = "its work cannot be taken off the GPU"
+_COMES_BACK = "what was taken off the GPU comes back"
 
 
 class Brake(Protocol):
@@ -86,7 +88,7 @@ class Switch:
         self._stopped: set[str] = set()
         self._frozen: set[str] = set()
         self._doubted_s: dict[str, float] = {}  # since when more of the GPU is used than can be
-        self._distrusted: set[str] = set()
+        self._untrusted: dict[str, str] = {}  # containers, and why they are frozen too
 
     def follow(self, snapshot: Snapshot, restless: Collection[str]) -> None:
         """Take what there is now. Raises ChannelError."""
@@ -107,7 +109,7 @@ class Switch:
         if used_ratio <= thawed_ratio + _INEXACT_RATIO:
             self._doubted_s.pop(container.id, None)
         elif now_s - self._doubted_s.setdefault(container.id, now_s) >= _DOUBTED_S:
-            self._distrust(container, "what was taken off the GPU comes back")
+            self._untrusted[container.id] = _COMES_BACK
 
     def stop(self, container: Contained) -> None:
         """Take its work off the GPUs. Raises CgroupError and ChannelError."""
@@ -115,10 +117,8 @@ class Switch:
             self._processes[container.id] = self._processes_of(container)
         processes = self._processes[container.id]
         self._stopped.add(container.id)
-        are_off = self._switches.take_off(processes)
-        if not are_off:
-            self._distrust(container, "its work cannot be taken off the GPU")
-        if container.id in self._distrusted or container.id in self._restless:
+        self._follow_trouble(container, self._switches.take_off(processes))
+        if container.id in self._untrusted or container.id in self._restless:
             self._frozen.add(container.id)
             self._freezer.stop(container)
 
@@ -139,7 +139,7 @@ class Switch:
         self._stopped.discard(container)
         self._frozen.discard(container)
         self._doubted_s.pop(container, None)
-        self._distrusted.discard(container)
+        self._untrusted.pop(container, None)
         self._switches.put_back(self._processes.pop(container, set()) - self._work.off)
 
     def _processes_of(self, container: Contained) -> set[ProcessIdentity]:
@@ -153,9 +153,14 @@ class Switch:
             )
         return set(identities(snapshot.programs[pid] for pid in pids))
 
-    def _distrust(self, container: Contained, why: str) -> None:
-        if container.id not in self._distrusted:
-            self._distrusted.add(container.id)
-            self._switches.note(
-                f"brake of {container.id}", f"container {container.name} is frozen and thawed in turn: {why}"
-            )
+    def _follow_trouble(self, container: Contained, are_off: bool) -> None:
+        """Note why the container is frozen too, if it is."""
+        why = self._untrusted.get(container.id, "")
+        if why in ("", _HIDDEN):
+            why = "" if are_off else _HIDDEN
+        if why:
+            self._untrusted[container.id] = why
+        else:
+            self._untrusted.pop(container.id, None)
+        said = f"container {container.name} is frozen and thawed in turn: {why}" if why else ""
+        self._switches.note(f"brake of {container.id}", said)

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from typing import NamedTuple
 
 from vgpurun.errors import ChannelError
 from vgpurun.host.channels import Driver, ProcessChannels
@@ -18,7 +19,17 @@ from vgpurun.util.process_identity import ProcessIdentity, boot_id
 
 OFF, ON, KEEP = "off", "on", "keep"
 READY = "ready"
+_LOOK_EVERY_S = 1.0  # a look asks the driver some 500 times
+_HIDDEN_AT_MOST_S = 30.0
 _TRIES, _AGAIN_S = 50, 0.02  # to put one back, whose contexts come and go meanwhile
+
+
+class _Hidden(NamedTuple):
+    """A process of which nothing was found: why, and when it is looked for again."""
+
+    trouble: str
+    pause_s: float
+    again_at_s: float
 
 
 class Keeper:
@@ -27,13 +38,18 @@ class Keeper:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._off: set[ProcessIdentity] = set()
+        self._kept: set[ProcessIdentity] = set()  # those that a keeper before this one may have taken off
         self._channels: dict[ProcessIdentity, ProcessChannels] = {}
+        self._looked_s: dict[ProcessIdentity, float] = {}
+        self._hidden: dict[ProcessIdentity, _Hidden] = {}
 
     def answer(self, line: str) -> str:
         """Do what a line says; return the answer to it."""
         verb, pid, ticks = line.split()
         process = ProcessIdentity(int(pid), int(ticks), boot_id())
         self._off.add(process)  # from now on, whatever comes
+        if verb == KEEP:
+            self._kept.add(process)
         try:
             return "0" if verb == KEEP else str(self._switch(process, verb == OFF))
         except ChannelError as error:
@@ -43,16 +59,40 @@ class Keeper:
         if process not in self._channels:
             self._drop_ended()
             self._channels[process] = ProcessChannels(process, self._driver)
-        count = self._channels[process].switch(off)
+        is_due = time.monotonic() >= self._looked_s.get(process, 0.0) + _LOOK_EVERY_S
+        if (off and is_due) or (process in self._hidden and process in self._kept):
+            self._look(process)
+        # One of which nothing was found is on, unless a keeper before this one had found something.
+        count = self._channels[process].switch(off) if process not in self._hidden else 0
         if not off:
             self._off.discard(process)
         return count
 
+    def _look(self, process: ProcessIdentity) -> None:
+        """Look for what it has made since the last time. Raises ChannelError.
+
+        Where nothing is found it is looked for less and less often: a process's memory may be large.
+        """
+        hidden = self._hidden.get(process)
+        if hidden and time.monotonic() < hidden.again_at_s:
+            raise ChannelError(hidden.trouble)
+        try:
+            self._channels[process].find()
+        except ChannelError as error:
+            pause_s = min(2 * hidden.pause_s, _HIDDEN_AT_MOST_S) if hidden else _LOOK_EVERY_S
+            self._hidden[process] = _Hidden(str(error), pause_s, time.monotonic() + pause_s)
+            raise
+        self._hidden.pop(process, None)
+        self._looked_s[process] = time.monotonic()
+
     def _drop_ended(self) -> None:
         for process in [each for each in {*self._channels, *self._off} if not each.is_alive()]:
             self._off.discard(process)
+            self._kept.discard(process)
             if process in self._channels:
                 self._channels.pop(process).close()
+            self._looked_s.pop(process, None)
+            self._hidden.pop(process, None)
 
     def put_back(self) -> None:
         """Put back all that is off."""

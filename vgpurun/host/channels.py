@@ -56,15 +56,18 @@ class Driver:
         except OSError as error:
             raise ChannelError(f"the driver cannot be loaded: {error}") from None
         self._ioctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
+        self._call, self._parameters = bytearray(_CALL.size), bytearray(_SWITCH.size)  # once: there are many calls
+        self._call_at = ctypes.addressof(ctypes.c_char.from_buffer(self._call))
+        self._parameters_at = ctypes.addressof(ctypes.c_char.from_buffer(self._parameters))
 
     def control(self, file: int, client: int, target: int, command: int, parameters: bytes) -> tuple[int, bytes]:
-        """Return the driver's status, and what it has made of the parameters."""
-        given = ctypes.create_string_buffer(parameters, len(parameters))
-        words = client, target, command, 0, ctypes.addressof(given), len(parameters), 0
-        call = ctypes.create_string_buffer(_CALL.pack(*words), _CALL.size)
-        if self._ioctl(file, _CONTROL, ctypes.addressof(call)):
+        """Return the driver's status, and what it has made of the parameters: 536 bytes at most."""
+        size = len(parameters)
+        self._parameters[:size] = parameters
+        _CALL.pack_into(self._call, 0, client, target, command, 0, self._parameters_at, size, 0)
+        if self._ioctl(file, _CONTROL, self._call_at):
             return _NOT_CALLED, parameters
-        return _CALL.unpack(call.raw)[-1], given.raw
+        return _CALL.unpack_from(self._call)[-1], bytes(self._parameters[:size])
 
     def look_up(self, file: int, client: int, handle: int, index: int) -> int | None:
         """Return the parent or the class of an object, or None where there is none."""
@@ -150,9 +153,9 @@ class ProcessChannels:
     def __init__(self, process: ProcessIdentity, driver: Driver) -> None:
         self.process = process
         self._driver = driver
-        self._files: list[int] = []
+        self._files: dict[int, int] = {}  # by the number that each has in the process
         self._clients: list[_Client] = []
-        self._wrong = 0
+        self._wrong: set[tuple[int, int]] = set()  # the file, and a client that is none of its
 
     def find(self) -> int:
         """Look for all that is there; return how many channels there are now. Raises ChannelError."""
@@ -162,15 +165,13 @@ class ProcessChannels:
             each.look()
         return self._count()
 
-    def _count(self) -> int:
-        return sum(each.count() for each in self._clients)
-
     def switch(self, off: bool) -> int:
         """Take its work off the GPUs, in the middle of a kernel, or put it back; return how many channels that were.
 
-        Raises ChannelError, also where it has a GPU and no channels were found.
+        They are those that were found, at the first time or since. Raises ChannelError, also where there are none.
         """
-        self.find()
+        if not self._clients:
+            self.find()
         for each in self._clients:
             if each.switch(off) != _OK:
                 each.forget()
@@ -179,11 +180,14 @@ class ProcessChannels:
                     raise ChannelError(f"the driver refuses to switch process {self.process.pid}: {status:#x}")
         return self._count()
 
+    def _count(self) -> int:
+        return sum(each.count() for each in self._clients)
+
     def close(self) -> None:
         """Let go of its descriptors; what is off stays off."""
-        for each in self._files:
+        for each in self._files.values():
             os.close(each)
-        self._files, self._clients = [], []
+        self._files, self._clients = {}, []
 
     def _find_clients(self) -> None:
         self.close()
@@ -191,7 +195,7 @@ class ProcessChannels:
             with self.process.opened() as process:
                 if process is None:
                     raise ChannelError(f"process {self.process.pid} has ended")
-                self._files = list(_control_files(self.process.pid, process))
+                self._files = dict(_control_files(self.process.pid, process))
                 self._clients = list(self._ask_for_clients())
         except OSError as error:
             raise ChannelError(f"process {self.process.pid} cannot be looked into: {error.strerror}") from None
@@ -200,24 +204,27 @@ class ProcessChannels:
 
     def _ask_for_clients(self) -> Iterator[_Client]:
         """Yield the first client with channels of each descriptor."""
-        left, asked = list(self._files), set()
-        for number in _numbers(self.process.pid) if left else ():
-            for file in list(left):
-                if (file, number) in asked or self._wrong >= _MOST_WRONG:
-                    continue
-                asked.add((file, number))
-                client = _Client(self._driver, file, number)
-                if not self._driver.knows(file, number):
-                    self._wrong += 1
-                elif client.look():
+        left = dict(self._files)
+        numbers = _numbers(self.process.pid)
+        while left and len(self._wrong) < _MOST_WRONG and (number := next(numbers, None)) is not None:
+            for name, file in list(left.items()):
+                client = self._ask_for_client(name, file, number)
+                if client is not None:
                     yield client
-                    left.remove(file)
-            if not left or self._wrong >= _MOST_WRONG:
-                return
+                    del left[name]
+
+    def _ask_for_client(self, name: int, file: int, number: int) -> _Client | None:
+        if (name, number) in self._wrong or len(self._wrong) >= _MOST_WRONG:
+            return None
+        if not self._driver.knows(file, number):
+            self._wrong.add((name, number))
+            return None
+        client = _Client(self._driver, file, number)
+        return client if client.look() else None
 
 
-def _control_files(pid: int, process: int) -> Iterator[int]:
-    """Yield duplicates of the control descriptors of a process, by its pidfd. Raises OSError."""
+def _control_files(pid: int, process: int) -> Iterator[tuple[int, int]]:
+    """Yield the control descriptors of a process, and a duplicate of each, by its pidfd. Raises OSError."""
     count = 0
     for each in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):
@@ -227,7 +234,7 @@ def _control_files(pid: int, process: int) -> Iterator[int]:
             if not _is_control(file):
                 os.close(file)
                 continue
-            yield file
+            yield int(each.name), file
             count += 1
         if count == _MOST_FILES:
             return
@@ -269,11 +276,17 @@ def _numbers(pid: int) -> Iterator[int]:
 def _new_numbers(piece: bytes, seen: set[int]) -> Iterator[int]:
     for match in _CLIENT.finditer(piece):
         first = match.start() - 2
-        if first >= 0 and first % 4 == 0:
-            number = int.from_bytes(piece[first : first + 4], "little")
-            if number not in seen:
-                seen.add(number)
-                yield number
+        if first < 0 or first % 4 or _is_pointer(piece[first : first + 8], first):
+            continue
+        number = int.from_bytes(piece[first : first + 4], "little")
+        if number not in seen:
+            seen.add(number)
+            yield number
+
+
+def _is_pointer(words: bytes, place: int) -> bool:
+    """Whether it is rather the lower half of one, which the kernel has put there by chance."""
+    return place % 8 == 0 and 0x5000 <= int.from_bytes(words[4:], "little") < 0x8000
 
 
 def _writable(pid: int) -> Iterator[tuple[int, int]]:

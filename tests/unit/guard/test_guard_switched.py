@@ -127,8 +127,6 @@ def test_one_whose_channels_are_not_found_is_frozen(world: Callable[..., World])
     made, kernels = world(compute="unheld"), Kernels(0.001, 8)
     tenant, program = at_work(made, kernels)
     made.switches.hidden.add(program.pid)
-    noted = []
-    made.switches.note = lambda _, trouble: noted.append(trouble)
     frozen = 0
 
     def step(world: World) -> None:
@@ -141,15 +139,13 @@ def test_one_whose_channels_are_not_found_is_frozen(world: Callable[..., World])
     before_s = kernels.total_s
     made.run(20, STEP_S)
     assert 100 * (kernels.total_s - before_s) / 20 == pytest.approx(20, abs=5) and frozen
-    assert noted == ["container a is frozen and thawed in turn: its work cannot be taken off the GPU"]
+    assert "warning: container a is frozen and thawed in turn: its work cannot be taken off the GPU" in made.said
 
 
 def test_one_that_comes_back_by_itself_is_frozen(world: Callable[..., World]) -> None:
     made, kernels = world(compute="unheld"), Kernels(0.001, 8)
     _, program = at_work(made, kernels)
     made.run(15, STEP_S)  # longer than a new one is expected to be followed by others
-    noted = []
-    made.switches.note = lambda _, trouble: noted.append(trouble)
 
     def step(world: World) -> None:
         world.switches.taken.clear()
@@ -160,7 +156,7 @@ def test_one_that_comes_back_by_itself_is_frozen(world: Callable[..., World]) ->
     before_s = kernels.total_s
     made.run(20, STEP_S)
     assert 100 * (kernels.total_s - before_s) / 20 == pytest.approx(20, abs=5)
-    assert noted == ["container a is frozen and thawed in turn: what was taken off the GPU comes back"]
+    assert "warning: container a is frozen and thawed in turn: what was taken off the GPU comes back" in made.said
 
 
 def test_it_is_let_go(world: Callable[..., World]) -> None:
