@@ -252,6 +252,17 @@ def test_a_folder_among_the_tenants_that_somebody_has_removed_comes_back(host: P
         assert not tenant.exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_what_another_user_has_left_among_the_tenants_goes(host: PluginHost) -> None:
+    tenants.make_lock_dir()
+    left = Path(abi.LOCK_DIR) / f"program-{os.getpid():x}-0"
+    left.mkdir()
+    os.utime(left, (0, 0))
+    os.chown(left, 12345, -1)
+    with host.running():
+        wait_until(lambda: not left.exists(), "sweep")
+
+
 def test_a_gpu_with_a_fault_is_no_longer_offered(host: PluginHost) -> None:
     with host.running():
         faulty, sound = host.devices()

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,6 +27,7 @@ from vgpurun import abi
 from vgpurun.errors import KubernetesError
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.kubernetes.agent import sweep as agent_sweep
+from vgpurun.kubernetes.agent.agent import Agent
 from vgpurun.kubernetes.agent.sweep import Sweeper
 from vgpurun.kubernetes.agent.tenants import find_tenants
 from vgpurun.kubernetes.checkpoint import FILE_NAME, Holding
@@ -195,6 +197,18 @@ class TestTenants:
         ]
         assert found[0].quotas == ((GPUS[1].uuid, Quota(3 * GIB, 40)),)
         assert found[1].quotas == ((GPUS[0].uuid, Quota(2 * GIB)),)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_the_agent_sweeps_what_another_user_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(abi, "LOCK_DIR", str(tmp_path / "tenants"))
+    left = tmp_path / "tenants" / "program-left"
+    left.mkdir(parents=True)
+    os.utime(left, (0, 0))
+    os.chown(left, 12345, -1)
+    once = SimpleNamespace(wait=lambda _: True)
+    Agent(tmp_path / "state", tmp_path / "kubelet", pytest.fail).run(once, 0)
+    assert not left.exists()
 
 
 def test_the_agent_serves_metrics_with_names_of_pods_and_sweeps(kubelet: PodResources, built_library: Path) -> None:

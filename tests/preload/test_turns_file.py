@@ -251,6 +251,23 @@ def test_what_somebody_has_removed_is_made_again(sandbox: Sandbox) -> None:
             assert [quota.sm_percent for uuid, quota in limits if uuid == OWN_UUID] == [50]
 
 
+def test_what_a_host_has_made_and_somebody_has_removed_is_said_once(sandbox: Sandbox) -> None:
+    def program() -> None:
+        launch_a_hundred()
+        shutil.rmtree(os.path.dirname(os.environ["VGPURUN_TURNS_FILE"]))
+        launch_a_hundred()
+
+    of = sandbox.folder / "made"
+    (of / "etc").mkdir(parents=True)
+    (of / "etc" / "limits").write_bytes(limits_bytes([(OWN_UUID, Quota(None, 80))]))
+    tenants.make(of)
+    named = {"CUDA_DEVICE_SM_LIMIT": "80", abi.ENV_TURNS_FILE: str(tenants.turns_file(of))}
+    result = sandbox.run([sys.executable, "-c", text_of(program)], **named, **on_own_gpu(sandbox))
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("has been removed") == 1, result.stderr
+    assert not tenants.folder_of(of).exists()
+
+
 @pytest.fixture
 def liar(sandbox: Sandbox) -> Iterator[Path]:
     """The folder of a tenant without a limit on the same GPU, as a launch makes it."""

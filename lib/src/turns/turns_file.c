@@ -396,15 +396,17 @@ void turns_files_publish(struct turns_files *files, const struct turns_terms *te
   claim_release(&files->publishing);
 }
 
-/* Makes our folder again where somebody has emptied the folder of folders: others look for us there. */
+static bool is_removed(struct shared_file *file) {
+  struct stat status;
+  int descriptor = shared_file_descriptor(file);
+  if (descriptor < 0)
+    return errno == ENOENT || errno == ESTALE;
+  return libc_file_status(descriptor, &status) && status.st_nlink == 0;
+}
+
 static void make_again(struct turns_files *files) {
   struct shared_file *own = &files->peers[0].file, made;
-  struct stat status;
   char folder[256], path[PATH_MAX];
-  if (*files->own_name == '\0' || files->now_ns - files->tried_ns < TURNS_PATIENCE_NS ||
-      (libc_file_status(shared_file_descriptor(own), &status) && status.st_nlink > 0))
-    return;
-  files->tried_ns = files->now_ns;
   own_paths(files, folder, path);
   if (!has_own_folder(files, folder) || !shared_file_open(&made, path, sizeof(struct turns_file), 0, geteuid()))
     return;
@@ -413,6 +415,22 @@ static void make_again(struct turns_files *files) {
   claim_take(&files->publishing);
   files->published = (struct turns_terms){.policy = UINT16_MAX}; /* nothing yet */
   claim_release(&files->publishing);
+}
+
+/* Makes our folder again where somebody has emptied the folder of folders: others look for us there. One that a host
+ * has made comes again with the container alone. */
+static void mend_own(struct turns_files *files) {
+  static int said;
+  if (files->now_ns - files->tried_ns < TURNS_PATIENCE_NS || !is_removed(&files->peers[0].file))
+    return;
+  files->tried_ns = files->now_ns;
+  if (*files->own_name != '\0')
+    make_again(files);
+  else
+    log_once(&said, LOG_WARNING,
+             "%s has been removed; programs that begin from now on and this one do not take turns on the GPU before it "
+             "is started again",
+             files->peers[0].file.path);
 }
 
 /* ---- refreshes --------------------------------------------------------------------------------------------------- */
@@ -430,7 +448,7 @@ static int begin(struct turns_files *files) {
 static int list(void *of, struct turns_tenant *tenants, int count) {
   struct turns_files *files = of;
   int cancel_state = begin(files);
-  make_again(files);
+  mend_own(files);
   tenants[0].id = files->peers[0].file.inode;
   count = find_rested(files, tenants, keep(files, tenants, count));
   pthread_setcancelstate(cancel_state, NULL);

@@ -31,7 +31,7 @@ struct turns_files {
   char own_name[64];                      /* of a folder that we have made, and write the limits in; else empty */
   int32_t publishing;                     /* a claim, on what is */
   struct turns_terms published;           /* there */
-  int64_t tried_ns;                       /* when the folder was made again, or could not be */
+  int64_t tried_ns;                       /* when our folder, which was gone, was to be made again */
   int64_t now_ns;                         /* at the last refresh, by the clock of the file system */
   struct turns_folders folders;           /* what is to be looked at */
   struct turns_peer peers[TURNS_TENANTS]; /* ours first, as in turns.tenants */
