@@ -76,7 +76,7 @@ class Admission:
         self._placement: Placement | None = None
 
     def check(self) -> None:
-        """Raise what place() raises even where nobody else is."""
+        """Raise what place() would raise on an empty host."""
         place(self.request, capacities(self.gpus, None, []), self.grant)
 
     def look(self) -> Placement:
@@ -151,6 +151,6 @@ def _is_guarded() -> bool:
 
 
 def _although_preempting(refusal: NoRoomError, is_guarded: bool) -> NoRoomError:
-    """Return a refusal that says why no idle one makes way: without a guard never, with one perhaps in vain."""
+    """Return a refusal that says why no idle program makes way: none does without a guard, some may not with one."""
     why = "nothing idle that may be suspended made way" if is_guarded else "no vgpurun guard runs to suspend idle ones"
     return NoRoomError(refusal.reason, f"--preempt-idle: {why}; {refusal.way_out}", refusal.details, refusal.gpus)

@@ -96,7 +96,7 @@ def _consider(request: Request, needs: Needs, capacity: GpuCapacity, grant: Gran
 def _considered(
     request: Request, needs: Needs, capacities: Sequence[GpuCapacity], grant: Grant, count: int
 ) -> list[_Choice]:
-    """Look at GPUs of which some may be unfit: it is an error only if too few can ever do.
+    """Look at GPUs, some of which may be unfit: raise only if too few of them can ever be used.
 
     Those that the user may not use at all are named by none, since nobody has asked for one of them.
     """

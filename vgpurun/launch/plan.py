@@ -318,7 +318,7 @@ def parent_link(parents: Sequence[Path]) -> dict[str, str]:
 
 
 def _share_mounts(folders: Sequence[Path]) -> Iterator[Mount]:
-    """Mount limits and usage of a share and of those that it is a part of, each in the one before."""
+    """Mount limits and usage of a share and of the shares around it, each in the one before."""
     target = abi.CONTAINER_DIR
     for folder in folders:
         yield Mount(str(folder / "etc"), f"{target}/etc")
@@ -327,7 +327,7 @@ def _share_mounts(folders: Sequence[Path]) -> Iterator[Mount]:
 
 
 def _loader_variables(mounts: Sequence[Mount], needs_path: bool, given: Mapping[str, str]) -> dict[str, str]:
-    """Return variables for the loader, where no file or folder of ours can be where it looks without any.
+    """Return variables for the loader, where none of our files can be where it looks by itself.
 
     That is among mounts of the user's, and for the driver in images of Nix too, where no glibc is in a known place. In
     an image that is committed they stay, and the next launch takes them away.
@@ -360,7 +360,7 @@ def warnings_of_program(
 
 
 def _warnings_of_limits(quotas: Sequence[DeviceQuota], mounts: Sequence[Mount], fields: Mapping[str, Any]) -> list[str]:
-    """Return what a limit suffers from; without one, that docker's --memory is none of the GPU."""
+    """Return why a limit may not hold; without one, that docker's --memory does not limit the GPU."""
     if not any(each.quota.memory_bytes or each.quota.sm_percent for each in quotas):
         is_mixed_up = "HostConfig.Memory" in fields
         return ["--memory limits the host's memory, and nothing limits the GPU's; that takes --mem"] * is_mixed_up
