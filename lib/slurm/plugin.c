@@ -162,11 +162,18 @@ static bool is_recorded(const char *record, const char *name, const char *asked)
   return strstr(record, line) != NULL;
 }
 
+static bool has(spank_t spank, const char *name) {
+  char value[16];
+  return spank_getenv(spank, name, value, sizeof value) != ESPANK_ENV_NOEXIST;
+}
+
 /* Why a job without a slice cannot do with none, NULL where it needs none. */
 static const char *lacks(spank_t spank) {
-  char shards[16];
-  if (spank_getenv(spank, "SLURM_SHARDS_ON_NODE", shards, sizeof shards) == ESPANK_SUCCESS)
-    return "the prolog has made none; on the node, vgpurun slurm check says why";
+  bool has_gpu = has(spank, "SLURM_STEP_GPUS") || has(spank, "SLURM_JOB_GPUS");
+  if (has(spank, "SLURM_SHARDS_ON_NODE"))
+    return has_gpu ? "the prolog has made none; on the node, vgpurun slurm check says why"
+                   : "Slurm has chosen no GPU for its shards; submit it again if slurmctld has just started, or else "
+                     "restart slurmctld";
   return asked_memory || asked_sm ? "it has no GPU, or the prolog has made none; ask for --gres too" : NULL;
 }
 

@@ -194,6 +194,19 @@ def test_a_job_whose_prolog_made_nothing_fails(cluster: Cluster) -> None:
     assert "the prolog has made none" in done.stderr
 
 
+def test_a_job_for_which_slurm_has_chosen_no_gpu_fails(cluster: Cluster) -> None:
+    built = "cc -shared -fPIC -o /usr/local/lib/slurm/without_gpu.so"
+    cluster.ask(f"{built} {CHECKOUT}/tests/slurm/programs/without_gpu.c", "root")
+    cluster.ask("mv /etc/slurm/prolog /etc/slurm/aside; ln -s /bin/true /etc/slurm/prolog", "root")
+    cluster.ask("sed -i '1i required /usr/local/lib/slurm/without_gpu.so' /etc/slurm/plugstack.conf", "root")
+    try:
+        done = cluster.run("srun --gres=shard:1 echo it ran")
+    finally:
+        cluster.ask("sed -i /without_gpu/d /etc/slurm/plugstack.conf; mv /etc/slurm/aside /etc/slurm/prolog", "root")
+    assert done.returncode == 125 and done.stdout == ""
+    assert "Slurm has chosen no GPU for its shards; submit it again if slurmctld has just started" in done.stderr
+
+
 def test_slurm_counts_what_is_asked_for_in_bytes(cluster: Cluster) -> None:
     """By cli_filter.lua: 3000 MiB are two shards of 2 GiB, and the limit is what was asked for."""
     job = cluster.batch("--vgpu-mem=3000m -w n1", "sleep 60")
