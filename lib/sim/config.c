@@ -31,6 +31,7 @@ static const struct key top_keys[] = {
     {"start_ms", NUMBER, AT(sim_config, start_ns), NS_PER_MS, 0, 60000},
     {"context_switch_us", NUMBER, AT(sim_config, context_switch_ns), NS_PER_US, 0, 1000000},
     {"nvidiactl", BOOLEAN, AT(sim_config, nvidiactl), 0, 0, 0},
+    {"channels_off_us", NUMBER, AT(sim_config, channels_off_ns), NS_PER_US, 0, 1000000},
     {"channels_stay_off", BOOLEAN, AT(sim_config, channels_stay_off), 0, 0, 0},
     {"channels_are_idle", BOOLEAN, AT(sim_config, channels_are_idle), 0, 0, 0},
     {"kept_data_mib", NUMBER, AT(sim_config, kept_data_bytes), MIB, 0, 1 << 20},
@@ -95,6 +96,7 @@ static void set_defaults(void) {
                                    .default_kernel_ns = 10 * NS_PER_US,
                                    .context_switch_ns = 150 * NS_PER_US,
                                    .nvidiactl = true,
+                                   .channels_off_ns = 450 * NS_PER_US,
                                    .channels_stay_off = true,
                                    .channels_are_idle = true,
                                    .kept_data_bytes = 64 * MIB};

@@ -14,7 +14,6 @@
 
 /* Durations of the calls on a card. */
 #define OFF_IDLE_NS (250 * NS_PER_US)
-#define OFF_RUNNING_NS (450 * NS_PER_US)
 #define ON_NS (170 * NS_PER_US)
 #define TIMESLICE_NS (280 * NS_PER_US)
 #define BUSY_NS (250 * NS_PER_US)
@@ -121,7 +120,9 @@ enum control_status control_switch_channels(struct control_client own, const str
   status = look_at(&listed);
   if (status != STATUS_OK)
     return status;
-  clock_wait_until(clock_ns() + (!parameters.disable ? ON_NS : listed.is_busy ? OFF_RUNNING_NS : OFF_IDLE_NS));
+  clock_wait_until(clock_ns() + (!parameters.disable ? ON_NS
+                                 : listed.is_busy    ? sim_config.channels_off_ns
+                                                     : OFF_IDLE_NS));
   bool off = parameters.disable && sim_config.channels_stay_off;
   timeline_do(off ? turn_off : turn_on, &listed); /* one may have been freed meanwhile */
   return are_all_found(&listed) ? STATUS_OK : STATUS_INVALID_CHANNEL;

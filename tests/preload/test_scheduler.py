@@ -6,6 +6,7 @@ Shares are of the simulated GPU, which preempts and counts as the driver on a ca
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -23,10 +24,12 @@ from sandbox import MACHINE, Sandbox, without_scheduler
 from together import each_alone, measured_together
 
 from cuda_driver import Driver, byref, c_void_p
-from support import assert_measured
+from support import assert_measured, go_on_together
 from support.programs import Program, text_of
 from vgpurun.limits import limits_file
+from vgpurun.limits.policies import Priority
 from vgpurun.limits.quota import Quota
+from vgpurun.profiles.reader import read_profiles
 
 KERNELS = {"spin_1ms": 1e-3, "spin_100ms": 0.1, "spin_1s": 1.0}
 GOVERNOR = "vgpu-governor"
@@ -323,6 +326,145 @@ def test_where_the_control_device_cannot_be_had_launches_are_held(
     assert_measured(measured, lambda share: abs(share - 20) < POINTS)
 
 
+# ---- periods, slices, and many processes
+
+
+def configure(sandbox: Sandbox, line: str) -> None:
+    config = sandbox.folder / "sim.yaml"
+    config.write_text(f"{line}\n{config.read_text()}")
+
+
+def test_where_calls_take_long_there_are_fewer(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Of 5 ms each, one every 40 ms would be an eighth of the time."""
+    configure(sandbox, "channels_off_us: 5000")
+    folder = tmp_path / "profile"
+    folder.mkdir()
+
+    def program() -> None:
+        d = Driver()
+        d.start()
+        k = d.kernel("spin_100ms")
+        for _ in range(20):
+            d.launch(k)
+        d.synchronize()
+
+    sandbox.python(program, PFLOG=str(folder), **ASKED, CUDA_DEVICE_SM_LIMIT="50")
+    [profile] = read_profiles(folder)
+    assert 5 < len(list(profile.waits())) < 50, "in 4 s, and not a hundred of them"
+
+
+def own_slice_us() -> int:
+    """Ask the driver for the time slice of this process's group: the first of its objects that is one."""
+    own = next(fd for fd in os.listdir("/proc/self/fd") if "nvidiactl" in os.readlink(f"/proc/self/fd/{fd}"))
+    client = int.from_bytes(os.pread(int(own), 4, 16), "little")
+    slice_us, status = ctypes.c_uint64(), -1
+    for handle in range(0x5C000001, 0x5C000010):
+        call = (ctypes.c_uint32 * 8)(client, handle, 0xA06C0104, 0, 0, 0, 8, 0)  # NVA06C_CTRL_CMD_GET_TIMESLICE
+        ctypes.c_uint64.from_buffer(call, 16).value = ctypes.addressof(slice_us)
+        ctypes.CDLL("libcuda.so.1").ioctl(int(own), ctypes.c_ulong(0xC020462A), call)
+        status = call[7]
+        if status == 0:
+            return slice_us.value
+    raise AssertionError(f"no group: {status:#x}")
+
+
+def telling_its_slice() -> None:
+    def work() -> None:
+        other = Driver()
+        other.set_current(context)
+        while True:
+            other.launch(k)
+            other.synchronize()
+
+    d = Driver()
+    d.init()
+    context, k = d.primary_context(), d.kernel("spin_2ms")
+    d.launch(k)
+    threading.Thread(target=work, daemon=True).start()
+    print("ready", flush=True)
+    while True:
+        input()
+        print(own_slice_us(), flush=True)
+
+
+def await_slice(process: subprocess.Popen[str], slice_us: int) -> None:
+    seen, end_s = set(), time.monotonic() + 30
+    while slice_us not in seen:
+        assert time.monotonic() < end_s, seen
+        ask(process)
+        seen.add(int(line(process)))
+
+
+def test_slices_follow_limits_processes_and_priorities(sandbox: Sandbox) -> None:
+    with ExitStack() as stack:
+
+        def started(name: str, quota: Quota) -> subprocess.Popen[str]:
+            limits = sandbox.folder / f"limits of {name}"
+            limits.write_bytes(limits_file.limits_bytes([(sandbox.uuid, quota)]))
+            files = {"VGPURUN_LIMITS_FILE": str(limits), "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(sandbox.folder / name)}
+            process = stack.enter_context(sandbox.start_python(telling_its_slice, **ASKED, **files))
+            stack.callback(process.kill)
+            assert line(process) == "ready"
+            return process
+
+        low = Quota(None, 60, priority=Priority.LOW)
+        first = started("low", low)
+        await_slice(first, 12000)
+        second = started("low", low)
+        await_slice(first, 6000)
+        await_slice(second, 6000)
+        high = started("high", Quota(None, 30))
+        await_slice(first, 150)
+        await_slice(second, 150)
+        await_slice(high, 6000)
+        high.kill()
+        second.kill()
+        await_slice(first, 12000)
+
+
+MANY = 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("containers", [1, MANY])
+def test_many_processes_have_no_more_than_their_limits(sandbox: Sandbox, containers: int) -> None:
+    """A busy machine makes it longer, never shorter."""
+    configure(sandbox, "context_switch_us: 0")
+    (sandbox.folder / "sim.yaml").write_text((sandbox.folder / "sim.yaml").read_text().replace("8192", "81920"))
+    percent = 48 // containers
+
+    def program() -> None:
+        d = Driver()
+        d.start()
+        k, short = d.kernel("spin_5ms"), d.kernel("spin_2us")
+        print("ready", flush=True)
+        input()
+        began = time.monotonic()
+        for _ in range(40):
+            d.launch(k)
+        d.synchronize()
+        for _ in range(5):  # once what is owed has been paid
+            time.sleep(20e-3)
+            d.launch(short)
+            d.synchronize()
+        print(began, time.monotonic(), flush=True)
+
+    with ExitStack() as stack:
+        processes = []
+        for number in range(MANY):
+            usage = str(sandbox.folder / f"usage{number % containers}")
+            variables = {**ASKED, "CUDA_DEVICE_SM_LIMIT": str(percent), "CUDA_DEVICE_MEMORY_SHARED_CACHE": usage}
+            processes.append(stack.enter_context(sandbox.start_python(program, **variables)))
+            stack.callback(processes[-1].kill)
+        go_on_together(processes)
+        times = [tuple(map(float, line(process).split())) for process in processes]
+    spans = [end - began for began, end in times]
+    if containers == 1:
+        spans = [max(end for _, end in times) - min(began for began, _ in times)]
+    work_s = MANY // containers * 40 * 5e-3 - 20e-3  # which accrue beforehand
+    assert min(spans) > 0.95 * work_s / (percent / 100)
+
+
 # ---- channels that are out of reach, and lists that are refused
 
 HELD_INSTEAD = "launches are held instead"
@@ -357,11 +499,6 @@ def test_a_program_that_closes_all_descriptors_is_held_by_its_launches(sandbox: 
         launch_for_a_second(d, k)
 
     assert said(sandbox, program).count(HELD_INSTEAD) == 1
-
-
-def configure(sandbox: Sandbox, line: str) -> None:
-    config = sandbox.folder / "sim.yaml"
-    config.write_text(f"{line}\n{config.read_text()}")
 
 
 def launching_for_5_s() -> None:
