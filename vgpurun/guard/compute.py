@@ -197,11 +197,15 @@ class ComputeDuty(Duty):
                 continue
             self._measured_s[gpu.uuid] = snapshot.now_s
             utilization = snapshot.utilization(gpu)
+            percents: dict[str, float] = {}  # by slice, or container
             for container in limited[gpu.uuid]:
                 self._gone.follow(snapshot, container, gpu.uuid, utilization)
                 percent = sum(utilization.get(pid, 0.0) for pid in snapshot.pids_of(container.id, gpu.uuid))
                 percent += self._gone.percent(snapshot, container.id, gpu.uuid)
-                yield from self._judge(snapshot, container, gpu.uuid, gpu.number, min(percent, 100.0), utilization)
+                percents[_limited_as(container)] = percents.get(_limited_as(container), 0.0) + percent
+            for container in limited[gpu.uuid]:
+                percent = min(percents[_limited_as(container)], 100.0)
+                yield from self._judge(snapshot, container, gpu.uuid, gpu.number, percent, utilization)
         self._gone.drop(snapshot)
         self._let_go = {
             key: uses for key, uses in self._let_go.items()
@@ -226,7 +230,8 @@ class ComputeDuty(Duty):
         count = len(unseen) + self._gone.unseen(snapshot, container.id, uuid)
         if not count and not self._holds_all:
             return
-        words = f"it uses {percent:.0f} % of GPU {number}, its limit is {limit_percent} %"
+        whose = "it uses" if not container.slice_name else f"slice {container.slice_name} uses"
+        words = f"{whose} {percent:.0f} % of GPU {number}, its limit is {limit_percent} %"
         words += f", and the library does not see {count} of its processes" if count else ""
         if held is not None:
             held.measure(uuid, percent / 100, snapshot.now_s)
@@ -348,6 +353,11 @@ class ComputeDuty(Duty):
                     troubles.append(error)
         if troubles:
             raise troubles[0]
+
+
+def _limited_as(container: Contained) -> str:
+    """Return what shares its limit: all that have joined its slice without limits of their own, or itself."""
+    return f"slice {container.slice_name}" if container.slice_name else container.id
 
 
 def _limited(snapshot: Snapshot) -> Mapping[str, Sequence[Contained]]:

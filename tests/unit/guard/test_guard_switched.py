@@ -113,6 +113,25 @@ def test_those_that_the_library_counts_run_on(world: Callable[..., World]) -> No
     assert seen == {program.pid}
 
 
+@pytest.mark.parametrize("compute", ["hold", "unheld"])
+def test_members_of_a_slice_share_its_limit(world: Callable[..., World], compute: str) -> None:
+    made = world(compute=compute)
+    programs = [made.put(made.add(name, None, sm=20, slice_name="team"), 500 * MIB) for name in ("a", "b")]
+    counted = made.put(made.add("c", None, sm=20, slice_name="team"), 500 * MIB, is_counted=True)
+    kernels = [Kernels(0.001, 8, part=0.45), Kernels(0.001, 8, part=0.45), Kernels(0.001, 8, part=0.05)]
+
+    def step(world: World) -> None:
+        for each, program in zip(kernels, [*programs, counted], strict=True):
+            each.step(world, program)
+
+    made.step = step
+    made.run(20, STEP_S)
+    before_s = sum(each.total_s for each in kernels)
+    made.run(20, STEP_S)
+    assert 100 * (sum(each.total_s for each in kernels) - before_s) / 20 == pytest.approx(20, abs=3)
+    assert made.verbs() == ["hold compute"] * 2, "nobody is held of whom the library sees all"
+
+
 def test_all_are_held(world: Callable[..., World]) -> None:
     made, kernels = world(compute="all"), Kernels(1.0, 1)
     _, program = at_work(made, kernels, is_counted=True)
