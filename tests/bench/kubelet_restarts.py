@@ -90,7 +90,7 @@ def dra_plugin(runs: int) -> tuple[list[float], list[float]]:
                 until_s(host.kubelet.registered)
                 readied.append(until_s(lambda port=port: is_ready(port)))
         with host.running(*SELDOM):
-            until_s(lambda: server.is_watched)
+            until_s(lambda: server.watches)
             host.kubelet.registered()
             devices = host.devices()
             restart = lambda: host.kubelet.start(server, "node-a")  # noqa: E731

@@ -124,9 +124,10 @@ class ApiServer:
                 each.put(None)
 
     @property
-    def is_watched(self) -> bool:
+    def watches(self) -> int:
+        """How many are open."""
         with self.lock:
-            return bool(self._watches)
+            return len(self._watches)
 
     def delete_slices(self, node: str) -> None:
         """Do what kubelet asks for when it starts: none of the drivers of its node is there."""

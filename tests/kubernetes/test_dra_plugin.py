@@ -120,7 +120,7 @@ def test_devices_are_offered_again_as_soon_as_kubelet_has_started(host: PluginHo
 def test_a_slice_that_is_deleted_while_nobody_listens_comes_back_soon(host: PluginHost) -> None:
     with host.running("--interval", "30"):
         devices = host.devices()
-        wait_until(lambda: host.server.is_watched, "watch", 10)
+        wait_until(lambda: host.server.watches, "watch", 10)
         host.server.close_watches()
         host.server.delete_slices("node-a")
         wait_until(lambda: host.devices() == devices, "slice", 15)
@@ -129,7 +129,7 @@ def test_a_slice_that_is_deleted_while_nobody_listens_comes_back_soon(host: Plug
 def test_a_slice_that_somebody_has_changed_is_put_right(host: PluginHost) -> None:
     with host.running():
         devices = host.devices()
-        wait_until(lambda: host.server.is_watched, "watch", 10)
+        wait_until(lambda: host.server.watches, "watch", 10)
         changed = copy.deepcopy(*host.server.slices.values())
         changed["spec"]["devices"].pop()
         host.server.answer("PUT", f"{SLICES}/{changed['metadata']['name']}", changed)
@@ -152,7 +152,7 @@ def test_a_node_with_nothing_to_do_asks_the_api_server_for_nothing(host: PluginH
             return host.server.requests.total() == before
 
         wait_until(is_quiet, "end of its requests", 20)
-        assert host.server.is_watched
+        assert host.server.watches
         assert len(list(host.claims.iterdir())) >= len(made)
         host.server.claims.clear()
         pods.pods.clear()
