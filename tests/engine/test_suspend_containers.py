@@ -178,7 +178,7 @@ def test_a_request_of_another_user_is_none(two_users: tuple[Cli, Cli], debian: s
     assert root.run("-d", "--name", "roots", "--mem", "6g", *WITH_PROGRAMS, debian, *HOLD).exit_code == 0
     wait_until(lambda: used_mib(root) > 1000, "work on the GPU")
     with guarding(root):
-        user("suspend", *user.driver, "roots").assert_refused("say --others", exit_code=1)
+        user("suspend", *user.driver, "roots").assert_refused("give --others", exit_code=1)
         user("suspend", *user.driver, "--others", "roots").assert_refused("only the user who started roots, or root")
         folder = root.state_folder(root.engine.containers.get("mine"))
         asked = {"verb": "suspend", "token": "t", "is_held": True, "lock_timeout_ms": 1000, "boot": boot_id()}
