@@ -6,6 +6,7 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,12 +51,13 @@ def read(path: Path) -> Script:
 
 
 def text_of(path: Path) -> str:
-    """Return a file's text, empty where it cannot be read. Raises nothing."""
+    """Return a file's text, empty where it cannot be read or is a binary. Raises nothing."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(_MOST_BYTES)
+            text = file.read(_MOST_BYTES)
     except OSError:
         return ""
+    return "" if "\0" in text else text
 
 
 def _lines(script: Path, seen: set[Path]) -> Iterator[str]:
@@ -75,7 +77,8 @@ def _named(code: str, script: Path) -> Iterator[Path]:
             yield script.parent / word.rpartition("/")[2]
         if word.startswith("/") and word.strip("/") and "**" not in word:
             for pattern in (word, f"{word}/*") if word.endswith(".d") else (word,):  # a folder is for run-parts
-                yield from sorted(Path("/").glob(pattern.lstrip("/")))[:_MOST_NAMED]
+                with suppress(OSError, ValueError):  # no file can have such a name
+                    yield from sorted(Path("/").glob(pattern.lstrip("/")))[:_MOST_NAMED]
 
 
 def _is_roots(path: Path) -> bool:

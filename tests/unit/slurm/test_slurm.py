@@ -273,6 +273,18 @@ def test_a_prolog_may_run_the_verb_in_its_own_way(cluster_files: Callable[..., P
         assert "does not run vgpurun slurm prolog" in found.words
 
 
+@pytest.mark.parametrize(
+    "content", [b"\x7fELF\0/a\0b vgpurun slurm prolog", b"#!/bin/sh\n/ // /** //x /\xff/* $/ .d /.d /" + b"x" * 300]
+)
+def test_a_prolog_that_is_no_text_or_strange_does_not_run_it(
+    cluster_files: Callable[..., Path], content: bytes
+) -> None:
+    folder = cluster_files().parent
+    (folder / "prolog").write_bytes(content)
+    (found,) = (each for each in check.examine("n01") if each.status != "ok")
+    assert "does not run vgpurun slurm prolog" in found.words
+
+
 def test_the_prolog_is_one_of_several(cluster_files: Callable[..., Path]) -> None:
     path = cluster_files("Prolog={folder}/prolog", "Prolog={folder}/prolog\nProlog={folder}/own")
     path.with_name("own").write_text("#!/bin/sh\n")
