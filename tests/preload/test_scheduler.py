@@ -335,7 +335,7 @@ def configure(sandbox: Sandbox, line: str) -> None:
 
 
 def test_where_calls_take_long_there_are_fewer(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Of 5 ms each, one every 40 ms would be an eighth of the time."""
+    """A call takes 5 ms: one every 40 ms would be an eighth of the time."""
     configure(sandbox, "channels_off_us: 5000")
     folder = tmp_path / "profile"
     folder.mkdir()

@@ -161,7 +161,7 @@ class Asked(Driver):
 
 
 def test_the_driver_is_asked_for_a_few_wrong_clients_at_most(machine: Machine) -> None:
-    """Of a process that has something like the driver's file, and numbers like its clients'."""
+    """The process has something like the driver's file, and numbers like its clients'."""
 
     def program() -> None:
         file = os.memfd_create("nvidiactl", os.MFD_ALLOW_SEALING)

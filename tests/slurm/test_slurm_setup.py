@@ -101,7 +101,7 @@ until [ "$(sinfo -h -t idle -o %D 2>/dev/null)" = 2 ]; do sleep 0.1; done
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_the_gres_of_a_node_takes_a_restart_of_slurmctld(built_library: Path) -> None:
-    """Of 22.05. The slurmctld of 24.11 may crash where it is not restarted."""
+    """A cluster of 22.05. The slurmctld of 24.11 may crash where it is not restarted."""
     with slurm_cluster("22.05") as cluster:
         cluster.ask("cp /etc/slurm/slurm.conf /tmp/full; sed -i 's/ Gres=.*//' /etc/slurm/slurm.conf", "root")
         for daemon in ("slurmctld", "slurmd"):

@@ -62,7 +62,7 @@ class Keeper:
         is_due = time.monotonic() >= self._looked_s.get(process, 0.0) + _LOOK_EVERY_S
         if (off and is_due) or (process in self._hidden and process in self._kept):
             self._look(process)
-        # One of which nothing was found is on, unless a keeper before this one had found something.
+        # A process of which nothing was found is on, unless a keeper before this one had found something.
         count = self._channels[process].switch(off) if process not in self._hidden else 0
         if not off:
             self._off.discard(process)
