@@ -18,6 +18,7 @@ from cgroup_maker import until
 
 from support.second_user import UID, attacked_by, needs_two_users
 from vgpurun import abi
+from vgpurun.admission.tickets import Waiting
 from vgpurun.engine.client import Engine, VgpurunContainer
 from vgpurun.engine.labels import Record as Labelled
 from vgpurun.errors import EngineError, NoEngineError
@@ -33,6 +34,9 @@ from vgpurun.suspend.agent import deadlines, giving_way, roster
 from vgpurun.suspend.agent.agent import Agent
 from vgpurun.suspend.agent.facts import Facts, Said
 from vgpurun.suspend.agent.idling import stop
+from vgpurun.suspend.agent.transitions import Transitions
+from vgpurun.suspend.agent.troubles import Troubles
+from vgpurun.suspend.agent.uses import Uses
 from vgpurun.suspend.record import Phase, Record
 from vgpurun.suspend.requests import Request
 from vgpurun.suspend.targets import Target
@@ -261,6 +265,39 @@ def test_whatever_brings_a_target_into_question_is_noticed(
     set_suspended(limits, abi.NOT_SUSPENDED)
     assert in_question() == []
     facts.close()
+
+
+def idle_target(folder: Path, name: str) -> Target:
+    """A target that has a GPU and allows to be suspended when it has been idle for a second."""
+    target = Target(name, name, folder / name)
+    (target.limits_folder / "etc").mkdir(parents=True)
+    (target.limits_folder / "etc" / "limits").write_bytes(limits_bytes([("GPU-0", Quota(1 << 30))]))
+    (target.limits_folder / FILE).write_bytes(idle_files("1s:suspend")[FILE])
+    return target
+
+
+def test_the_longest_idle_gives_way_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what the library measured; one whose use was not noted is not idle for certain."""
+    now_s = time.monotonic()
+    last_s = {"short": now_s - 20, "long": now_s - 60, "unnoted": now_s - 90}
+
+    def launched(usage: Path, _: object) -> list[usage_file.DeviceReading]:
+        return [usage_file.DeviceReading("GPU-0", last_launch_ns=int(last_s[usage.parents[1].name] * 1e9))]
+
+    monkeypatch.setattr(usage_file, "read_usage", launched)
+    waiting = Waiting("ann", 5.0, frozenset({"GPU-0"}), "--mem 1g")
+    monkeypatch.setattr(giving_way, "queue", lambda: [waiting])
+    targets = [idle_target(tmp_path, name) for name in last_s]
+    listed, facts, asked = roster.Roster(), Facts(), list[str]()
+    listed.targets = targets
+    uses = Uses([], facts, time.monotonic)
+    uses.keep(targets, now_s - 100)
+    uses.note(targets[:2], now_s)
+    monkeypatch.setattr(Transitions, "suspend_idle", lambda _, target, __: asked.append(target.id))
+    troubles = Troubles(asked.append, time.monotonic)
+    transitions = Transitions([], "libcuda", asked.append, troubles)
+    giving_way.GivingWay(listed, facts, uses, transitions, troubles).let_in(now_s)
+    assert asked == ["long", "short"]
 
 
 def local(folder: Path, launcher: int, named: Sequence[ProcessIdentity]) -> Target:
