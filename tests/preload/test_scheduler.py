@@ -292,9 +292,28 @@ def idle() -> None:
     input()
 
 
+def await_records(process: subprocess.Popen[str], count: int) -> None:
+    """Wait until so many mappings of the driver's control device are there: a header and the records, or none."""
+    end_s = time.monotonic() + 30
+    maps = Path(f"/proc/{process.pid}/maps")
+    while sum(" r--s " in each and "nvidiactl" in each for each in maps.read_text().splitlines()) != count:
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def test_no_records_of_an_idle_program_are_kept(sandbox: Sandbox) -> None:
+    with running(sandbox, second_long, Quota(None, 90)) as (process, _):
+        await_records(process, 0)
+        ask(process)
+        await_records(process, 2)
+        line(process)
+        line(process)
+        await_records(process, 0)
+
+
 def test_a_governor_sleeps_while_there_is_no_work(sandbox: Sandbox) -> None:
     with running(sandbox, idle, Quota(None, 50)) as (process, _):
-        time.sleep(0.5)
+        await_records(process, 0)
         status = threads(process.pid)[GOVERNOR] / "status"
         before = [each for each in status.read_text().splitlines() if "ctxt" in each]
         time.sleep(1)
@@ -542,6 +561,34 @@ def test_a_driver_that_never_says_that_nothing_is_left_is_noticed(sandbox: Sandb
             time.sleep(20e-3)
 
     assert f"always says that there is some; {HELD_INSTEAD}" in said(sandbox, program)
+
+
+def test_a_governor_that_has_given_up_sleeps(sandbox: Sandbox) -> None:
+    """Also where nobody waits for the work that there was."""
+
+    def program() -> None:
+        def ticks() -> int:
+            fields = (governor / "stat").read_text().rpartition(")")[2].split()
+            return int(fields[11]) + int(fields[12])
+
+        d = Driver()
+        d.start()
+        k = d.kernel("spin_1ms")
+        launch_for_a_second(d, k)
+        [governor] = [
+            each.parent for each in Path("/proc/self/task").glob("*/comm") if each.read_text().strip() == GOVERNOR
+        ]
+        os.closerange(3, 4096)
+        d.launch(d.kernel("spin_30s"))
+        time.sleep(0.5)
+        before = ticks()
+        time.sleep(1)
+        print(ticks() - before, flush=True)
+        os._exit(0)
+
+    result = sandbox.run([sys.executable, "-c", text_of(program)], **SAYING_ALL)
+    assert HELD_INSTEAD in result.stderr
+    assert int(result.stdout) < 5, "of a hundred"
 
 
 MOST_CONTEXTS = 64  # whose channels are known

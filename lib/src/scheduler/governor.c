@@ -10,6 +10,7 @@
 #include "scheduler/records.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -32,6 +33,7 @@
 #define GIVE_UP_AFTER_NS 2000000000LL /* of calls that are refused, or of work that no record knows of */
 #define MOST_BROKEN 3                 /* times in a row in which work ran that had been taken off */
 #define MOST_TRIES 8                  /* of a call that is refused while contexts come and go, or of a question */
+#define KEEP_RECORDS_S 1              /* without work: to begin them anew takes milliseconds, which nobody pays */
 #define STACK_BYTES (256 << 10)
 
 struct governor {
@@ -74,14 +76,11 @@ void governor_note_work(void) {
     syscall(SYS_futex, &sleeps, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-static void wait_for_work(void) {
+static bool has_work(void) {
   bool any = false;
-  atomic_store(&sleeps, 1);
   for (int i = 0; i < atomic_load(&governor_count); i++)
-    any |= outstanding_any(governors[i]->meter);
-  while (!any && atomic_load(&sleeps) != 0)
-    syscall(SYS_futex, &sleeps, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
-  atomic_store(&sleeps, 0);
+    any |= get(governors[i]->meter->is_governed) && outstanding_any(governors[i]->meter);
+  return any;
 }
 
 /* ---- calls of the driver ----------------------------------------------------------------------------------------- */
@@ -358,6 +357,31 @@ static int64_t govern(struct governor *governor) {
   if (!obeyed)
     give_up(governor);
   return sleep_ns;
+}
+
+static void end_all_records(void) {
+  for (int i = 0; i < atomic_load(&governor_count); i++) {
+    claim_take(&governors[i]->claim);
+    if (!governors[i]->may_be_off)
+      end_records(governors[i]);
+    claim_release(&governors[i]->claim);
+  }
+}
+
+/* The host may suspend a program that does nothing, which wakes nobody: then it has no records any more. */
+static void wait_for_work(void) {
+  static const struct timespec keep = {.tv_sec = KEEP_RECORDS_S};
+  bool has_records = true;
+  atomic_store(&sleeps, 1);
+  bool any = has_work();
+  while (!any && atomic_load(&sleeps) != 0) {
+    long waited = syscall(SYS_futex, &sleeps, FUTEX_WAIT_PRIVATE, 1, has_records ? &keep : NULL, NULL, 0);
+    if (waited != 0 && errno == ETIMEDOUT) {
+      end_all_records();
+      has_records = false;
+    }
+  }
+  atomic_store(&sleeps, 0);
 }
 
 static void *run(void *unused) {

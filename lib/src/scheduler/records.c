@@ -138,6 +138,8 @@ int64_t records_read_ns(struct records *records, const struct channels *gpu) {
   int64_t now_ns = 0, on_ns = 0;
   ask_numbers(records, gpu);
   records->are_lost = rm_control(records->client, first_handle(records) + 2, FLUSH, NULL, 0) != RM_OK;
+  if (records->are_lost) /* and their memory may be, too */
+    return 0;
   uint32_t put = records->header->put;
   channels_gpu_time(gpu, &now_ns);
   for (uint32_t left = RECORDS; records->next != put && records->next < RECORDS && left > 0; left--) {
