@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -92,6 +96,35 @@ def test_what_is_paused_can_be_suspended(own_gpu: Cli, debian: str) -> None:
         stands(own_gpu)
         suspended = own_gpu("suspend", *own_gpu.driver, "--timeout", "2m", "tenant")
         assert suspended.exit_code == 0, suspended
+
+
+def keepers(guard: subprocess.Popen[str]) -> list[int]:
+    """Return the processes of a guard that put back what is off when it is killed."""
+    command = ["pgrep", "-P", str(guard.pid), "-f", "switch_keeper"]
+    return [int(pid) for pid in subprocess.run(command, capture_output=True, text=True).stdout.split()]
+
+
+def test_guards_that_are_killed_again_and_again(own_gpu: Cli, debian: str) -> None:
+    """Each holds a program that has work for hours; every third time its keeper is killed with it."""
+    options = ("--sm", "20", "-v", f"{past_programs()}:/past:ro")
+    spin = ("/past/static", "spin", "spin_500s", "1")
+    assert own_gpu.run("-d", "--name", "tenant", *options, debian, *spin).exit_code == 0
+    works(own_gpu)
+    chance = random.Random(1)
+    for both in (False, False, True) * 2:
+        with own_gpu.started("guard", *own_gpu.driver, *GUARD) as guard:
+            wait_until(lambda: 0 < busy_percent(own_gpu) < 50, "hold")
+            time.sleep(chance.uniform(0, 0.2))
+            for pid in [*(keepers(guard) if both else []), guard.pid]:
+                os.kill(pid, signal.SIGKILL)
+            guard.wait()
+        if both:  # it stays as it was, until the next guard
+            wait_until(lambda: busy_percent(own_gpu) in (0, 100), "end of the hold")
+        else:
+            works(own_gpu)
+    with guarding(own_gpu, *GUARD):
+        wait_until(lambda: 0 < busy_percent(own_gpu) < 50, "hold")
+    works(own_gpu)
 
 
 # Escapes with the length of their kernels, in milliseconds.
