@@ -330,6 +330,14 @@ def test_a_program_that_does_not_ask_for_it_has_no_governor(sandbox: Sandbox) ->
         assert GOVERNOR not in threads(process.pid)
 
 
+def test_launches_are_held_on_a_mig_instance(sandbox: Sandbox) -> None:
+    instance = f"MIG{sandbox.uuid.removeprefix('GPU')}"
+    config = sandbox.folder / "sim.yaml"
+    config.write_text(f"devices:\n- uuid: {instance}\n  mig_gpu: 1\n  memory_mib: 8192\n")
+    with running(Sandbox(sandbox.folder, sandbox.environment, instance), idle, Quota(None, 50)) as (process, _):
+        assert GOVERNOR not in threads(process.pid)
+
+
 def share_where_launches_are_held(busy_gpu: Sandbox) -> float:
     without_scheduler(busy_gpu)
     return float(busy_gpu.python(alone("spin_1ms"), **ASKED, CUDA_DEVICE_SM_LIMIT="20"))
