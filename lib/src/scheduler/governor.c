@@ -17,8 +17,8 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#define PERIOD_NS                                                                                                      \
-  40000000LL /* by the clock of the host: work begins again at its multiples, in all processes at once */
+/* Work begins again at its multiples by the host's clock, in all processes at once. */
+#define PERIOD_NS 40000000LL
 #define LONGEST_PERIOD_NS (32 * PERIOD_NS)
 #define MOST_OF_CALLS 0.02            /* of the time; a longer period has fewer */
 #define EXPECTED_CALL_NS 450000LL     /* with nobody beside */
