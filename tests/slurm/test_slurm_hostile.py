@@ -55,6 +55,18 @@ def test_what_a_user_says_of_a_job_counts_for_nothing(cluster: Cluster) -> None:
     assert "give them to sbatch or salloc, and not to a step" in cluster.output(job, "err")
 
 
+def test_what_a_user_calls_a_job_counts_for_nothing(cluster: Cluster) -> None:
+    """Slurm prints its name as it was given, before and among what the prolog and the sweep read."""
+    forged = "a Nodes=n1 CPU_IDs=0 Mem=0 GRES=shard:4(4/4,0/4) JobState=COMPLETED NodeList=x b"
+    job = cluster.batch(f"--gres=shard:1 -w n1 -J '{forged}' --comment '{forged}'", f"{ALLOCATES_OF_ONE}; sleep 60")
+    cluster.until(lambda: cluster.output(job) != "", "the job does not begin")
+    assert cluster.output(job) == ONE_SHARD
+    assert cluster.on("n1", "vgpurun slurm sweep --node n1") == "" and cluster.slices("n1") == [f"slurm-{job}"]
+    lines = "a\\n     Nodes=n1 CPU_IDs=0 Mem=0 GRES=shard:4(4/4,0/4)"
+    done = cluster.run(f"srun -w n1 --gres=shard:1 -J $'{lines}' {ALLOCATES_OF_ONE}")
+    assert done.returncode == 125 and "take the line breaks out" in done.stderr
+
+
 def test_few_open_files_lift_no_limit(cluster: Cluster) -> None:
     few = f"ulimit -n 16; srun --overlap --propagate=NOFILE {ALLOCATES_OF_ONE} || echo none"
     job = cluster.batch("--gres=shard:1", few)

@@ -44,28 +44,39 @@ class GpuShare(NamedTuple):
 
 def shares_of(job: str, node: str, gres_conf: Path) -> list[GpuShare]:
     """Return what a job has of a node's GPUs. Raises SlurmError."""
-    return parse_shares(ask("scontrol", "-o", "-d", "show", "job", job), job, node, gres_conf)
+    record = _record_of(job, "-d")
+    if not record:
+        raise SlurmError(f"slurmctld knows no job {job}")
+    return parse_shares(record, node, gres_conf)
 
 
-def parse_shares(text: str, job: str, node: str, gres_conf: Path) -> list[GpuShare]:
-    """Read them in the output of `scontrol -o -d show job`, of an array possibly with its other tasks.
+def parse_shares(record: str, node: str, gres_conf: Path) -> list[GpuShare]:
+    """Read them in the output of `scontrol -d show job`.
 
     24.11 has `shard:3(0/4,3/4)`, the job's and all of each GPU; 22.05 has `shard:3(IDX:0)`, where gres.conf has all.
-    Raises SlurmError.
+    Raises SlurmError, also where the job's user has written such a line.
     """
-    line = _line_of(job, text)
-    if line is None:
-        raise SlurmError(f"slurmctld knows no job {job}: {' '.join(text.split())[:200]}")
-    for nodes, gres in re.findall(r"\sNodes=(\S+) .*?\sGRES=(\S*)", line):
-        if node in expand(nodes):
-            return [share for kind, count, where in _GRES.findall(gres) for share in _shares(
-                kind, int(count), where, lambda: gres_lines(gres_conf, node), gres
-            )]  # fmt: skip
-    return []
+    lines = re.findall(r"^ +Nodes=(\S+) CPU_IDs=.* GRES=(\S*)", record, re.MULTILINE)
+    found = [gres for nodes, gres in lines if node in expand(nodes)]
+    if len(found) > 1:
+        raise SlurmError(f"a name or comment of this job looks like what it has of {node}; take the line breaks out")
+    return [share for gres in found for kind, count, where in _GRES.findall(gres) for share in _shares(
+        kind, int(count), where, lambda: gres_lines(gres_conf, node), gres
+    )]  # fmt: skip
 
 
-def _line_of(job: str, text: str) -> str | None:
-    return next((each for each in text.splitlines() if re.match(rf"JobId={re.escape(job)}\b", each)), None)
+def _record_of(job: str, *options: str) -> str:
+    """Return what slurmctld has of a job, empty where it has none. Raises SlurmError.
+
+    Its name, account and comment are as its user wrote them, line breaks too. What cannot be forged is that slurmctld's
+    own lines are there as well, so each is believed only while there is no other like it. For an array or a
+    heterogeneous job scontrol would add its other tasks or components, which have such lines.
+    """
+    record = ask("scontrol", *options, "show", "job", job)
+    one_of = re.match(rf"JobId={job} (?:(Array)|Het)JobId={job} \w+=(\d+) ", record)
+    if one_of:
+        record = ask("scontrol", *options, "show", "job", f"{job}{'_' if one_of[1] else '+'}{one_of[2]}")
+    return record if record.startswith(f"JobId={job} ") else ""
 
 
 def _shares(kind: str, count: int, where: str, conf: "object", gres: str) -> list[GpuShare]:
@@ -97,17 +108,22 @@ def all_shards(lines: Sequence[GresLine], index: int) -> int:
 
 
 def is_on(job: str, node: str) -> bool:
-    """Whether slurmctld has a job on a node. Raises SlurmError."""
+    """Whether slurmctld has a job on a node, as may be one whose user has written lines like its own.
+
+    Raises SlurmError.
+    """
     try:
         # Not squeue: for several jobs, or for a node, it fetches all jobs or all nodes of the cluster.
-        text = ask("scontrol", "-a", "-o", "show", "job", job)
+        record = _record_of(job, "-a")
     except SlurmError as error:
         if "Invalid job id" in str(error):
             return False
         raise
-    line = _line_of(job, text)
-    found = re.search(r"\sJobState=(\S+) .*?\sNodeList=(\S*)", line) if line else None
-    return found is not None and found.group(1) not in _ENDED and node in expand(found.group(2))
+    states = re.findall(r"^ +JobState=(\S+)", record, re.MULTILINE)
+    nodes = re.findall(r"^ +NodeList=(\S*)", record, re.MULTILINE)
+    if len(states) > 1 or len(nodes) > 1:
+        return True
+    return bool(states and nodes) and states[0] not in _ENDED and node in expand(nodes[0])
 
 
 def ask(program: str, *arguments: str) -> str:

@@ -105,6 +105,68 @@ def test_gres_conf_is_read_for_one_node(cluster_files: Callable[..., Path]) -> N
     assert conf.gres_lines(gres, "m1") == [GresLine("gpu", None, (0,))]
 
 
+def record(gres: str, name: str = "train", comment: str = "", head: str = "JobId=7") -> str:
+    """What scontrol 24.11 prints of a job, with names and comments as its user wrote them."""
+    return (
+        f"{head} JobName={name}\n   UserId=ann(1000) GroupId=ann(1000) MCS_label=N/A\n"
+        "   Priority=1 Nice=0 Account=(null) QOS=(null)\n   JobState=RUNNING Reason=None Dependency=(null)\n"
+        "   ReqNodeList=(null) ExcNodeList=(null)\n   NodeList=n[01-02]\n   BatchHost=n01\n   JOB_GRES=x\n"
+        f"     Nodes=n01 CPU_IDs=0 Mem=0 GRES=\n     Nodes=n02 CPU_IDs=0-1 Mem=0 GRES={gres}\n"
+        f"   MinCPUsNode=1 MinMemoryNode=0 MinTmpDiskNode=0\n   Comment={comment} \n   \n\n"
+    )
+
+
+SHARD = "shard:1(0/4,1/4)"
+FORGED = "a Nodes=n02 CPU_IDs=0 Mem=0 GRES=shard:99(99/100,0/4) JobState=COMPLETED NodeList=x b"
+FORGED_LINES = (
+    FORGED.replace(" ", "\n     ", 1).replace(" JobState", "\n   JobState").replace(" NodeList", "\n   NodeList")
+)
+
+
+@pytest.mark.parametrize("text", [record(SHARD, name=FORGED), record(SHARD, comment=FORGED)])
+def test_a_users_words_are_no_share_and_end_no_job(
+    cluster_files: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(job, "ask", lambda *_: text)
+    assert job.shares_of("7", "n02", cluster_files().with_name("gres.conf")) == [GpuShare(1, 1, 4)]
+    assert job.is_on("7", "n02") and not job.is_on("7", "n03")
+
+
+@pytest.mark.parametrize("text", [record(SHARD, name=FORGED_LINES), record(SHARD, comment=FORGED_LINES)])
+def test_lines_like_slurms_own_give_no_share_and_end_no_job(
+    cluster_files: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(job, "ask", lambda *_: text)
+    with pytest.raises(SlurmError, match="looks like what it has of n02; take the line breaks out"):
+        job.shares_of("7", "n02", cluster_files().with_name("gres.conf"))
+    assert job.is_on("7", "n02")
+
+
+@pytest.mark.parametrize(
+    ("head", "one"),
+    [
+        ("JobId=7 ArrayJobId=7 ArrayTaskId=3 ArrayTaskThrottle=1", "7_3"),
+        ("JobId=7 HetJobId=7 HetJobOffset=0", "7+0"),
+    ],
+)
+def test_a_job_is_told_from_the_others_of_its_array(
+    cluster_files: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, head: str, one: str
+) -> None:
+    """A name with line breaks could make its job look like two of the array."""
+    mine, another = record(SHARD, head=head), record("gpu:1(IDX:0)", head=head.replace("JobId=7", "JobId=8", 1))
+    monkeypatch.setattr(job, "ask", lambda *words: mine if words[-1] == one else mine + another)
+    assert job.shares_of("7", "n02", cluster_files().with_name("gres.conf")) == [GpuShare(1, 1, 4)]
+    assert job.is_on("7", "n02")
+
+
+def test_a_job_that_slurm_has_forgotten(cluster_files: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an array it has other tasks yet."""
+    monkeypatch.setattr(job, "ask", lambda *_: record(SHARD, head="JobId=8 ArrayJobId=7 ArrayTaskId=2"))
+    assert not job.is_on("7", "n02")
+    with pytest.raises(SlurmError, match="knows no job 7"):
+        job.shares_of("7", "n02", cluster_files().with_name("gres.conf"))
+
+
 @pytest.mark.parametrize(
     ("gres", "shares"),
     [
@@ -118,21 +180,14 @@ def test_gres_conf_is_read_for_one_node(cluster_files: Callable[..., Path]) -> N
 )
 def test_a_jobs_shares_in_both_forms(cluster_files: Callable[..., Path], gres: str, shares: list[GpuShare]) -> None:
     gres_conf = cluster_files().with_name("gres.conf")
-    text = (
-        "JobId=71 ArrayJobId=70 NodeList=n02   Nodes=n02 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0) MinCPUsNode=1\n"
-        f"JobId=7 NodeList=n[01-02] JOB_GRES=x   Nodes=n01 CPU_IDs=0 Mem=0 GRES=   "
-        f"Nodes=n02 CPU_IDs=0-1 Mem=0 GRES={gres} MinCPUsNode=1\n"
-    )
-    assert parse_shares(text, "7", "n02", gres_conf) == shares
-    assert parse_shares(text, "7", "n01", gres_conf) == []
+    assert parse_shares(record(gres), "n02", gres_conf) == shares
+    assert parse_shares(record(gres), "n01", gres_conf) == []
 
 
 def test_a_share_that_cannot_be_told_is_refused(cluster_files: Callable[..., Path]) -> None:
     gres_conf = cluster_files().with_name("gres.conf")
     with pytest.raises(SlurmError, match="does not tell how the shards of shard:5"):
-        parse_shares("JobId=7   Nodes=n01 CPU_IDs=0 Mem=0 GRES=shard:5(IDX:0-1) X=1", "7", "n01", gres_conf)
-    with pytest.raises(SlurmError, match="knows no job 8"):
-        parse_shares("JobId=7 X", "8", "n01", gres_conf)
+        parse_shares(record("shard:5(IDX:0-1)"), "n02", gres_conf)
     with pytest.raises(SlurmError, match="does not say how many shards GPU 0 has"):
         job.all_shards([GresLine("gpu", None, (0,))], 0)
 
