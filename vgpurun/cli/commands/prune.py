@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vgpurun import abi
 from vgpurun.admission import tickets
 from vgpurun.cli.common import EngineCommand, host_driver_option, option
 from vgpurun.console.messages import warn
@@ -16,6 +17,8 @@ from vgpurun.util.background import Background
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
+
+_MOST_SWEEPS = 100  # of a thousand folders each: another user may make them as fast as they go
 
 
 @click.command(cls=EngineCommand, name="prune")
@@ -47,13 +50,20 @@ def prune(dry_run: bool, driver: str) -> None:
     removed += store.sweep(dry_run)
     if not dry_run:
         tickets.sweep()
-        while os.geteuid() == 0 and tenants.sweep_others():
-            pass
+        if os.geteuid() == 0:
+            _sweep_others()
     for folder, size_bytes in removed:
         click.echo(f"{folder} ({show_size(size_bytes)})")
     total = show_size(sum(size_bytes for _, size_bytes in removed))
     count = f"{len(removed)} state folder{'s' * (len(removed) != 1)}"
     click.echo(f"{'Would remove' if dry_run else 'Removed'} {count}, {total}")
+
+
+def _sweep_others() -> None:
+    for _ in range(_MOST_SWEEPS):
+        if not tenants.sweep_others():
+            return
+    warn(f"other users have left more in {abi.LOCK_DIR}, or are making it now; prune again")
 
 
 def _settle(engine: "Engine", is_simulated: bool) -> None:
