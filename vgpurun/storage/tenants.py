@@ -138,8 +138,9 @@ def make(state_folder: Path, writer: int | None = None) -> None:
 def _is_made(place: Path) -> bool:
     """Ask whether a folder is a tenant's of this user: another one may have put anything there."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        kinds = [path.lstat() for path in (place, place / abi.TURNS_NAME)]
-        return stat.S_ISDIR(kinds[0].st_mode) and stat.S_ISREG(kinds[1].st_mode) and kinds[0].st_uid == os.geteuid()
+        status = place.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():  # nobody else can replace it
+            return stat.S_ISREG((place / abi.TURNS_NAME).lstat().st_mode)
     return False
 
 
@@ -261,9 +262,18 @@ def _of_another(entry: os.DirEntry[str], now_s: float) -> _Left | None:
         if user == os.geteuid():
             return None
         with suppress(OSError):
-            status = os.lstat(f"{entry.path}/{abi.TURNS_NAME}")
+            status = _turns_status(entry.path)
         return _Left(abs(now_s - status.st_mtime), user, entry.name)
     return None
+
+
+def _turns_status(place: str) -> os.stat_result:
+    """Look at a tenant's turns, and follow no link that its user may have put there. Raises OSError."""
+    folder = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return os.stat(abi.TURNS_NAME, dir_fd=folder, follow_symlinks=False)
+    finally:
+        os.close(folder)
 
 
 def _remove_flat(place: int, left: _Left) -> bool:

@@ -151,6 +151,20 @@ def test_what_another_user_has_made_deep_or_leads_elsewhere_is_let_alone(lock_di
         tenants.sweep_others()
 
 
+@AS_ROOT
+def test_what_is_where_a_link_leads_makes_nothing_younger(lock_dir: Path, tmp_path: Path) -> None:
+    """Where a user's link leads is nothing for root to look at: it may never answer."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / abi.TURNS_NAME).touch()
+    lock_dir.mkdir()
+    link = lock_dir / "program-link"
+    link.symlink_to(tmp_path / "elsewhere")
+    os.chown(link, STRANGER, -1, follow_symlinks=False)
+    os.utime(link, (0, 0), follow_symlinks=False)
+    tenants.sweep_others()
+    assert list(lock_dir.iterdir()) == []
+
+
 def test_what_cannot_be_made_is_said(lock_dir: Path) -> None:
     made = container()
     (made.path / "etc" / "limits").unlink()
