@@ -226,7 +226,8 @@ def sweep_others() -> bool:
     removed = 0
     with suppress(OSError), opened_folder(Path(abi.LOCK_DIR)) as place:
         for left in _left_by_others(place):
-            removed += _remove_flat(place, left)
+            with suppress(OSError):  # one that cannot be read keeps no other
+                removed += _remove_flat(place, left)
             if removed == _MOST_REMOVED:
                 return True
     return False
@@ -280,6 +281,7 @@ def _remove_flat(place: int, left: _Left) -> bool:
     """Remove a folder or file of another user, who may have put anything in a folder, and be changing it.
 
     What is in it goes some at a time, and nothing deep at all: however much there is, no sweep is held up by it.
+    Raises OSError for a folder that cannot be read.
     """
     with suppress(NotADirectoryError, FileNotFoundError):
         folder = os.open(left.name, _OPEN_FOLDER, dir_fd=place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -130,6 +131,22 @@ def test_a_sweep_removes_no_more_than_a_launch_waits_for(lock_dir: Path, monkeyp
         left_by(STRANGER, f"program-{number}", 25 * 3600)
     assert [tenants.sweep_others() for _ in range(3)] == [True, True, False]
     assert list(lock_dir.iterdir()) == []
+
+
+@AS_ROOT
+def test_one_folder_that_cannot_be_read_keeps_no_other(lock_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        left_by(STRANGER, f"program-{number}", (25 - number) * 3600 * 24)
+    remove = tenants._remove_flat
+
+    def remove_all_but_one(place: int, left: tenants._Left) -> bool:
+        if left.name == "program-1":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return remove(place, left)
+
+    monkeypatch.setattr(tenants, "_remove_flat", remove_all_but_one)
+    tenants.sweep_others()
+    assert [each.name for each in lock_dir.iterdir()] == ["program-1"]
 
 
 @AS_ROOT
