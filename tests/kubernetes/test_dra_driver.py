@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +15,7 @@ from api_server import ApiServer
 from claim_maker import claim, parameters, result
 from claim_node import GPUS, ClaimNode, named
 from vgpurun import abi
-from vgpurun.errors import ClaimError, ClusterError
+from vgpurun.errors import ClaimError, ClusterError, StateError
 from vgpurun.kubernetes.dra.claim import ClaimName
 from vgpurun.kubernetes.dra.cluster import Cluster
 from vgpurun.kubernetes.dra.driver import each_on_its_own
@@ -137,6 +139,29 @@ class TestPrepare:
         node.driver().restore_tenants()
         assert (folders[0] / "limits").exists() and (folders[0] / abi.TURNS_NAME).exists()
         assert folders[1].stat().st_ino == kept
+
+    def test_one_that_cannot_be_looked_at_keeps_no_other_away(
+        self, server: ApiServer, node: ClaimNode, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folders = {}
+        for name in ("one", "other", "third"):
+            made = add(server, result(GPUS[0], "1Gi"), name=name)
+            node.driver().prepare(named(made))
+            folders[tenants.folder_of(node.root / "claims" / made["metadata"]["uid"])] = made
+        _, broken, _ = sorted(folders, key=lambda each: folders[each]["metadata"]["uid"])
+        for each in folders:
+            shutil.rmtree(each)
+        is_made = tenants._is_made
+
+        def is_made_but_for_one(place: Path) -> bool:
+            if place == broken:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return is_made(place)
+
+        monkeypatch.setattr(tenants, "_is_made", is_made_but_for_one)
+        with pytest.raises(StateError, match=f"cannot make {broken}: Input/output error"):
+            node.driver().restore_tenants()
+        assert [each for each in folders if not each.exists()] == [broken]
 
     def test_what_others_hold_is_read_once(
         self, server: ApiServer, node: ClaimNode, monkeypatch: pytest.MonkeyPatch

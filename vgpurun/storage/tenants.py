@@ -103,8 +103,10 @@ def turns_file(state_folder: Path) -> Path:
 
 
 def is_there(state_folder: Path) -> bool:
-    """Whether a tenant of this user has its folder. Raises OSError."""
-    return _is_made(folder_of(state_folder))
+    """Whether a tenant of this user has its folder, and it can be looked at."""
+    with suppress(OSError):
+        return _is_made(folder_of(state_folder))
+    return False
 
 
 def make(state_folder: Path, writer: int | None = None) -> None:

@@ -114,11 +114,21 @@ class Claims:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def restore_tenants(self) -> None:
-        """Make the folders of tenants that somebody has removed: containers start with them. Raises StateError."""
-        if not all(tenants.is_there(each.folder) for each in self.all()):
-            with self._alone():
-                for each in self.all():
+        """Make the folders of tenants that somebody has removed: containers start with them.
+
+        Raises StateError for the last that cannot be made, after all others.
+        """
+        if all(tenants.is_there(each.folder) for each in self.all()):
+            return
+        failed: StateError | None = None
+        with self._alone():
+            for each in self.all():
+                try:
                     tenants.make(each.folder)
+                except StateError as error:
+                    failed = error
+        if failed:
+            raise failed
 
     def _check_room(self, allocation: Allocation, quotas: Sequence[DeviceQuota]) -> None:
         """The scheduler counts, too, but a claim that it takes for gone may still be in use here."""
