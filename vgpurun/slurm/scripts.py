@@ -1,4 +1,7 @@
-"""Reads the scripts that Slurm runs on a node, as far as their text says what they do: none of them is carried out."""
+"""Reads the scripts that Slurm runs on a node, as far as their text says what they do: none of them is carried out.
+
+The host's shell of a script is asked for its PATH.
+"""
 
 import os
 import re
@@ -12,6 +15,8 @@ from typing import NamedTuple
 
 _MOST_BYTES = 1 << 16
 _MOST_NAMED = 64  # files that a pattern may stand for
+_PATIENCE_S = 5.0  # for a shell that says its PATH
+_SHELL = re.compile(r"(/usr)?/bin/(ba|da|k|z)?sh")  # any other file that a script names is not for root to run
 _COMMENT = re.compile(r"(^|\s)#.*")
 _BETWEEN_WORDS = re.compile(r"[\s;&|()<>\"'`,\[\]]+")
 _PATH = re.compile(r"(?:^|[\s;&|])PATH=(\"[^\"]*\"|'[^']*'|[^\s;&|]*)")
@@ -37,6 +42,8 @@ class Script(NamedTuple):
         if call is None or call.group(1) or "$" in call.group(2):
             return None
         path = _shells_path(self.path)
+        if path is None:
+            return None
         for match in _PATH.finditer(self.code, 0, call.start(2)):
             path = re.sub(r"\$PATH\b|\$\{PATH\}", path.replace("\\", r"\\"), match.group(1).strip("\"'"))
         return None if "$" in path or shutil.which(call.group(2), path=path) else path
@@ -90,9 +97,14 @@ def _is_roots(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid())
 
 
-def _shells_path(script: Path) -> str:
-    shell, *_ = (*text_of(script).partition("\n")[0].removeprefix("#!").split(), "/bin/sh")
-    if not (shell.endswith("sh") and os.access(shell, os.X_OK)):
-        shell = "/bin/sh"
-    shown = subprocess.run([shell, "-c", 'echo "$PATH"'], capture_output=True, text=True, env={}, check=False)
+def _shells_path(script: Path) -> str | None:
+    """Return the PATH that a script's shell sets by itself, None where it does not say so."""
+    shell, *_ = (*text_of(script).partition("\n")[0].removeprefix("#!").split(), "")
+    try:
+        shown = subprocess.run(
+            [shell if _SHELL.fullmatch(shell) else "/bin/sh", "-c", 'echo "$PATH"'],
+            capture_output=True, text=True, errors="replace", env={}, timeout=_PATIENCE_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
     return shown.stdout.strip()

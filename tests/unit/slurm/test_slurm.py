@@ -13,7 +13,7 @@ from support.second_user import UID, needs_two_users
 from vgpurun.errors import LimitError, SlurmError
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.quota import Quota
-from vgpurun.slurm import accounting, check, conf, job, plugin
+from vgpurun.slurm import accounting, check, conf, job, plugin, scripts
 from vgpurun.slurm.accounting import Used, merged
 from vgpurun.slurm.conf import GresLine
 from vgpurun.slurm.job import GpuShare, parse_shares
@@ -338,6 +338,23 @@ def test_a_prolog_that_is_no_text_or_strange_does_not_run_it(
     (folder / "prolog").write_bytes(content)
     (found,) = (each for each in check.examine("n01") if each.status != "ok")
     assert "does not run vgpurun slurm prolog" in found.words
+
+
+@pytest.mark.parametrize("shell", ["{folder}/its-own-sh", "/bin/../{folder}/its-own-sh", "/bin/nonesh"])
+def test_no_program_is_run_because_a_script_names_it(cluster_files: Callable[..., Path], shell: str) -> None:
+    folder = cluster_files().parent
+    (folder / "its-own-sh").write_text(f"#!/bin/sh\ntouch {folder}/run\n")
+    (folder / "its-own-sh").chmod(0o755)
+    (folder / "prolog").write_text(f"#!{shell.format(folder=folder)}\nPATH={folder}:$PATH\nvgpurun slurm prolog\n")
+    assert [each.words for each in check.examine("n01") if each.status != "ok"] == []
+    assert not (folder / "run").exists()
+
+
+def test_a_shell_that_does_not_say_its_path_is_nothing_wrong(
+    cluster_files: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripts, "_PATIENCE_S", 0)
+    assert wrong(cluster_files, "PATH={folder}:$PATH\nvgpurun", "vgpurun") == []
 
 
 def test_the_prolog_is_one_of_several(cluster_files: Callable[..., Path]) -> None:
