@@ -166,12 +166,14 @@ def sweep(node: str) -> Iterator[Ended]:
     for found in store.slices():
         job = found.name.removeprefix(PREFIX)
         # The slice is older than the answer: a job that begins has its slice later.
-        if found.name != job and not is_on(job, node):
+        if found.name != job and job.isdecimal() and not is_on(job, node):
             with suppress(SliceError):  # its epilog was faster
                 yield end(found)
     for path in _refusals().glob("*"):
-        if not is_on(path.name, node):
-            path.unlink(missing_ok=True)
+        job = path.name.lstrip(".").partition(".")[0]  # a killed prolog leaves a half-made .JOBID.*
+        if job.isdecimal() and not is_on(job, node):
+            with suppress(OSError):  # a folder is none of ours
+                path.unlink()
     store.sweep()  # what a prolog has left that was killed
     tenants.sweep()
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from support.second_user import UID, needs_two_users
+from vgpurun import abi
 from vgpurun.errors import LimitError, SlurmError
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.quota import Quota
-from vgpurun.slurm import accounting, check, conf, job, plugin, scripts
+from vgpurun.slurm import accounting, check, conf, job, node, plugin, scripts
 from vgpurun.slurm.accounting import Used, merged
 from vgpurun.slurm.conf import GresLine
 from vgpurun.slurm.job import GpuShare, parse_shares
@@ -237,6 +238,21 @@ def test_slurms_indexes_are_those_of_gres_conf() -> None:
     each = [GresLine("gpu", None, (0,)), GresLine("gpu", None, (0,)), GresLine("gpu", None, (1,))]
     for conf_lines in ([], each):
         assert [gpu_at(index, card, conf_lines).mig_index for index in range(3)] == [0, 1, None]
+
+
+def test_a_sweep_goes_on_past_what_is_no_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(abi, "LOCK_DIR", str(tmp_path / "tenants"))
+    monkeypatch.setattr(node, "is_on", lambda *_: False)
+    for name in ("7", "slurm.conf~"):
+        node.refusal(name).mkdir(parents=True)
+    for name in ("8", ".9.0a1b2c3d"):
+        node.refusal(name).write_text("no shards\n")
+    half_made = tmp_path / "slices" / ".slurm-9-abc"
+    half_made.mkdir(parents=True)
+    assert list(node.sweep("n1")) == []
+    assert {each.name for each in (tmp_path / "slurm").iterdir()} == {"7", "slurm.conf~"}
+    assert not half_made.exists()
 
 
 def test_no_other_gpu_is_taken_for_one_that_is_lost() -> None:
