@@ -11,14 +11,21 @@ from vgpurun.util.printable import printable
 
 
 def error(words: str, node: str) -> None:
-    """Write a line where slurmd of this node writes its own. Raises nothing."""
+    """Write a line where slurmd of this node writes its own, or into the system's log if that fails. Raises nothing."""
     line = f"vgpurun: {printable(' '.join(words.split()))}"  # it may have what a user wrote
     with suppress(OSError, SlurmError):
         name = conf.values(conf.slurm_conf()).get("slurmdlogfile", "")
-        if not name:
-            syslog.syslog(syslog.LOG_DAEMON | syslog.LOG_ERR, line)
+        if name:
+            _append(Path(name.replace("%n", node).replace("%h", conf.host())), line)
             return
-        path = Path(name.replace("%n", node).replace("%h", conf.host()))
-        now = datetime.now().isoformat(timespec="milliseconds")
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"[{now}] error: {line}\n")
+    _to_syslog(line)
+
+
+def _append(path: Path, line: str) -> None:
+    now = datetime.now().isoformat(timespec="milliseconds")
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"[{now}] error: {line}\n")
+
+
+def _to_syslog(line: str) -> None:
+    syslog.syslog(syslog.LOG_DAEMON | syslog.LOG_ERR, line)

@@ -14,7 +14,7 @@ from vgpurun import abi
 from vgpurun.errors import LimitError, SlurmError
 from vgpurun.host.gpus import Gpu
 from vgpurun.limits.quota import Quota
-from vgpurun.slurm import accounting, check, conf, job, node, plugin, scripts
+from vgpurun.slurm import accounting, check, conf, job, log, node, plugin, scripts
 from vgpurun.slurm.accounting import Used, merged
 from vgpurun.slurm.conf import GresLine
 from vgpurun.slurm.job import GpuShare, parse_shares
@@ -253,6 +253,27 @@ def test_a_sweep_goes_on_past_what_is_no_jobs(monkeypatch: pytest.MonkeyPatch, t
     assert list(node.sweep("n1")) == []
     assert {each.name for each in (tmp_path / "slurm").iterdir()} == {"7", "slurm.conf~"}
     assert not half_made.exists()
+
+
+@pytest.mark.parametrize(
+    ("conf_text", "place"),
+    [
+        ("SlurmdLogFile={folder}/%n.log", "n1.log"),
+        ("SlurmdLogFile={folder}/none/%n.log", "syslog"),
+        ("", "syslog"),
+        (None, "syslog"),
+    ],
+)
+def test_no_line_for_the_log_is_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, conf_text: str | None, place: str
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    monkeypatch.setattr(log, "_to_syslog", (tmp_path / "syslog").write_text)
+    if conf_text is not None:
+        (tmp_path / "slurm.conf").write_text(conf_text.format(folder=tmp_path))
+    log.error("job 7 has no share", "n1")
+    assert (tmp_path / place).read_text().rstrip().endswith("vgpurun: job 7 has no share")
+    assert {each.name for each in tmp_path.iterdir()} <= {"slurm.conf", place}
 
 
 def test_no_other_gpu_is_taken_for_one_that_is_lost() -> None:
