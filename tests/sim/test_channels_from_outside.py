@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import struct
 import subprocess
@@ -148,6 +149,25 @@ def test_numbers_like_those_of_clients(machine: Machine) -> None:
     assert switch("off") == [9]
     assert said(target) == "False"
     assert log(machine) == ""
+
+
+def test_files_of_any_name_are_mapped(machine: Machine) -> None:
+    """Names of no text, and of what divides lines elsewhere."""
+    folder = str(machine.folder)
+
+    def program() -> None:
+        kept = []
+        for name in (b"\xff", b"a\x0cb", b"a\x1c b"):
+            with (Path(folder) / os.fsdecode(name)).open("wb+") as file:
+                file.truncate(mmap.PAGESIZE)
+                kept.append(mmap.mmap(file.fileno(), mmap.PAGESIZE))
+        work()
+        print(len(kept))
+
+    target = begun(machine, program)
+    switch = Switch(machine, target)
+    assert switch("off") == [9]
+    assert said(target) == "False"
 
 
 class Asked(Driver):

@@ -54,6 +54,8 @@ class Keeper:
             return "0" if verb == KEEP else str(self._switch(process, verb == OFF))
         except ChannelError as error:
             return f"! {error}"
+        except Exception as error:  # a mistake about one process must not end the keeper of all
+            return f"! {error!r}"
 
     def _switch(self, process: ProcessIdentity, off: bool) -> int:
         if process not in self._channels:
@@ -98,7 +100,7 @@ class Keeper:
         """Put back all that is off."""
         for _ in range(_TRIES):
             for process in list(self._off):
-                with suppress(ChannelError):
+                with suppress(Exception):  # the others come back all the same
                     self._switch(process, False)
             self._drop_ended()
             if not self._off:

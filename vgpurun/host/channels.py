@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vgpurun.errors import ChannelError
+from vgpurun.util.kernel_text import read_lines
 from vgpurun.util.process_identity import ProcessIdentity
 
 _DEVICE = os.makedev(195, 255)  # /dev/nvidiactl
@@ -295,7 +296,7 @@ def _writable(pid: int) -> Iterator[tuple[int, int]]:
     Raises OSError.
     """
     places, previous = [], ""
-    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+    for line in filter(None, read_lines(Path(f"/proc/{pid}/maps"))):  # there is none while it becomes another program
         addresses, mode, _, _, _, *rest = line.split(None, 5)
         start, end = (int(each, 16) for each in addresses.split("-"))
         name = Path(rest[0]).name if rest else previous  # a library's variables go on where its file has ended

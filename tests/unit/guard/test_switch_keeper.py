@@ -1,0 +1,59 @@
+"""The keeper and its processes, whatever becomes of one of them; their channels are made up here."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+import pytest
+
+from vgpurun.guard import switch_keeper
+from vgpurun.guard.switch_keeper import OFF, ON, Keeper
+from vgpurun.util.process_identity import ProcessIdentity, identify
+
+
+class Channels:
+    """The channels of a process. `troubles` are what finding them raises, by PID, `switched` what was done."""
+
+    troubles: ClassVar[dict[int, Exception]] = {}
+    switched: ClassVar[list[tuple[int, bool]]] = []
+    found: ClassVar[list[int]] = []
+
+    def __init__(self, process: ProcessIdentity, _: object) -> None:
+        self.pid = process.pid
+
+    def find(self) -> int:
+        self.found.append(self.pid)
+        if self.pid in self.troubles:
+            raise self.troubles[self.pid]
+        return 1
+
+    def switch(self, off: bool) -> int:
+        if self.pid in self.troubles:
+            raise self.troubles[self.pid]
+        self.switched.append((self.pid, off))
+        return 1
+
+
+@pytest.fixture
+def keeper(monkeypatch: pytest.MonkeyPatch) -> Keeper:
+    for name in ("troubles", "switched", "found"):
+        monkeypatch.setattr(Channels, name, type(getattr(Channels, name))())
+    monkeypatch.setattr(switch_keeper, "ProcessChannels", Channels)
+    made: Any = None
+    return Keeper(made)
+
+
+def line(verb: str, pid: int) -> str:
+    process = identify(pid)
+    assert process
+    return f"{verb} {process.pid} {process.started_ticks}"
+
+
+def test_a_mistake_about_one_process_keeps_no_other_off(keeper: Keeper) -> None:
+    one, other = os.getpid(), os.getppid()
+    assert keeper.answer(line(OFF, one)) == keeper.answer(line(OFF, other)) == "1"
+    Channels.troubles[one] = ValueError("unforeseen")
+    assert keeper.answer(line(ON, one)) == "! ValueError('unforeseen')"
+    keeper.put_back()
+    assert (other, False) in Channels.switched
