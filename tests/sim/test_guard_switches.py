@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -241,3 +242,25 @@ def test_a_process_that_ends_while_it_is_off(machine: Machine, target: subproces
     target.wait()
     guard("back")
     assert json.loads(guard.record.read_text()) == {"off": []}
+
+
+def files_of(pid: int) -> int:
+    """Return how many files of the driver a process has open."""
+    count = 0
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed just now
+            count += "nvidiactl" in str(each.readlink())
+    return count
+
+
+def test_a_process_that_ends_leaves_nothing_of_the_driver_open(machine: Machine, target: subprocess.Popen[str]) -> None:
+    """A card's driver frees the memory of a process only then."""
+    guard, other = Guard(machine), begun(machine, work)
+    guard("off", target.pid)
+    guard("off", other.pid)
+    assert files_of(guard.keeper) == 2
+    target.kill()
+    target.wait()
+    wait_until(lambda: files_of(guard.keeper) == 1)
+    guard("back", other.pid)
+    assert runs(other)

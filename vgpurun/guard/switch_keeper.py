@@ -7,9 +7,10 @@ is answered by how many channels there are, or by "! " and why not. At the end o
 """
 
 import os
+import select
 import signal
-import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ OFF, ON, KEEP = "off", "on", "keep"
 READY = "ready"
 _LOOK_EVERY_S = 1.0  # a look asks the driver some 500 times
 _HIDDEN_AT_MOST_S = 30.0
+_PIECE_BYTES = 4096  # of its input
 _TRIES, _AGAIN_S = 50, 0.02  # to put one back, whose contexts come and go meanwhile
 
 
@@ -59,7 +61,6 @@ class Keeper:
 
     def _switch(self, process: ProcessIdentity, off: bool) -> int:
         if process not in self._channels:
-            self._drop_ended()
             self._channels[process] = ProcessChannels(process, self._driver)
         is_due = time.monotonic() >= self._looked_s.get(process, 0.0) + _LOOK_EVERY_S
         if (off and is_due) or (process in self._hidden and process in self._kept):
@@ -87,7 +88,8 @@ class Keeper:
         self._hidden.pop(process, None)
         self._looked_s[process] = time.monotonic()
 
-    def _drop_ended(self) -> None:
+    def drop_ended(self) -> None:
+        """Let go of what has ended: the driver frees what a process has had when the last has closed its files."""
         for process in [each for each in {*self._channels, *self._off} if not each.is_alive()]:
             self._off.discard(process)
             self._kept.discard(process)
@@ -102,7 +104,7 @@ class Keeper:
             for process in list(self._off):
                 with suppress(Exception):  # the others come back all the same
                     self._switch(process, False)
-            self._drop_ended()
+            self.drop_ended()
             if not self._off:
                 return
             time.sleep(_AGAIN_S)
@@ -119,9 +121,25 @@ def main(libcuda: str) -> None:
         return
     try:
         os.write(1, f"{READY}\n".encode())
-        for line in sys.stdin:
+        for line in _lines(keeper.drop_ended):
             os.write(1, f"{keeper.answer(line)}\n".encode())
     except BrokenPipeError:
         pass  # the guard was killed
     finally:
         keeper.put_back()
+
+
+def _lines(at_times: Callable[[], None]) -> Iterator[str]:
+    """Yield the lines of the input; `at_times` is called once a second, also while there are none."""
+    called_s, read = time.monotonic(), b""
+    while True:
+        is_there = select.select([0], [], [], _LOOK_EVERY_S)[0]
+        if time.monotonic() >= called_s + _LOOK_EVERY_S:
+            at_times()
+            called_s = time.monotonic()
+        if not is_there:
+            continue
+        if not (piece := os.read(0, _PIECE_BYTES)):
+            return
+        *lines, read = (read + piece).split(b"\n")
+        yield from (line.decode() for line in lines)
