@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from simulated import Machine
+from simulated import Machine, driver
 from test_channels_from_outside import begun, said, work
 
 from vgpurun.util.process_identity import identify
@@ -264,3 +264,28 @@ def test_a_process_that_ends_leaves_nothing_of_the_driver_open(machine: Machine,
     wait_until(lambda: files_of(guard.keeper) == 1)
     guard("back", other.pid)
     assert runs(other)
+
+
+def test_a_process_that_becomes_another_program(machine: Machine) -> None:
+    """Its number and its start stay the same. What it had is let go at once, and what it has now is found."""
+
+    def program() -> None:
+        kernel = driver.kernel("spin_1ms")
+        print("ready")
+        for line in sys.stdin:
+            if line == "exec\n":
+                os.execv("/proc/self/exe", Path("/proc/self/cmdline").read_bytes().split(b"\0")[:-1])
+            driver.launch(kernel)
+            time.sleep(0.05)
+            print(driver.stream_is_done())
+
+    guard, target = Guard(machine), begun(machine, program)
+    guard("off", target.pid)
+    assert not runs(target)
+    assert said(target, "exec") == "ready"
+    wait_until(lambda: files_of(guard.keeper) == 0)
+    assert runs(target)
+    guard("off", target.pid)
+    assert not runs(target)
+    guard("back", target.pid)
+    assert runs(target)

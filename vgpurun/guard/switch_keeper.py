@@ -63,10 +63,11 @@ class Keeper:
         if process not in self._channels:
             self._channels[process] = ProcessChannels(process, self._driver)
         is_due = time.monotonic() >= self._looked_s.get(process, 0.0) + _LOOK_EVERY_S
-        if (off and is_due) or (process in self._hidden and process in self._kept):
+        if (off and is_due) or process in self._kept:
             self._look(process)
         # A process of which nothing was found is on, unless a keeper before this one had found something.
-        count = self._channels[process].switch(off) if process not in self._hidden else 0
+        count = self._channels[process].switch(off)
+        self._kept.discard(process)
         if not off:
             self._off.discard(process)
         return count
@@ -88,23 +89,35 @@ class Keeper:
         self._hidden.pop(process, None)
         self._looked_s[process] = time.monotonic()
 
-    def drop_ended(self) -> None:
-        """Let go of what has ended: the driver frees what a process has had when the last has closed its files."""
-        for process in [each for each in {*self._channels, *self._off} if not each.is_alive()]:
-            self._off.discard(process)
-            self._kept.discard(process)
-            if process in self._channels:
-                self._channels.pop(process).close()
-            self._looked_s.pop(process, None)
-            self._hidden.pop(process, None)
+    def let_go(self) -> None:
+        """Let go of what has ended or become another program, of which nothing is off.
+
+        The driver frees what a process has had when the last has closed its files.
+        """
+        for process in {*self._channels, *self._off}:
+            if not process.is_alive():
+                self._forget(process)
+            elif process in self._channels and not self._channels[process].are_its_own():
+                with suppress(ChannelError):  # it may have its channels by a duplicate of its own
+                    self._channels[process].switch(False)
+                self._forget(process)
+
+    def _forget(self, process: ProcessIdentity) -> None:
+        self._off.discard(process)
+        self._kept.discard(process)
+        if process in self._channels:
+            self._channels.pop(process).close()
+        self._looked_s.pop(process, None)
+        self._hidden.pop(process, None)
 
     def put_back(self) -> None:
         """Put back all that is off."""
+        self._hidden.clear()  # there is no later look
         for _ in range(_TRIES):
             for process in list(self._off):
                 with suppress(Exception):  # the others come back all the same
                     self._switch(process, False)
-            self.drop_ended()
+            self.let_go()
             if not self._off:
                 return
             time.sleep(_AGAIN_S)
@@ -121,7 +134,7 @@ def main(libcuda: str) -> None:
         return
     try:
         os.write(1, f"{READY}\n".encode())
-        for line in _lines(keeper.drop_ended):
+        for line in _lines(keeper.let_go):
             os.write(1, f"{keeper.answer(line)}\n".encode())
     except BrokenPipeError:
         pass  # the guard was killed

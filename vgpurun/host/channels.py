@@ -25,6 +25,7 @@ _DEVICE = os.makedev(195, 255)  # /dev/nvidiactl
 _NAME = "nvidiactl"
 _MOST_FILES = 64  # of a process
 _F_GET_SEALS = 1034
+_KCMP, _KCMP_FILE = {"x86_64": 312, "aarch64": 272}, 0
 
 _CONTROL = 0xC020462A  # _IOWR('F', 0x2a, the 32 bytes of _CALL)
 _CALL = struct.Struct("=4IQ2I")  # client, object, command, flags, parameters, their size, status
@@ -155,25 +156,32 @@ class ProcessChannels:
         self.process = process
         self._driver = driver
         self._files: dict[int, int] = {}  # by the number that each has in the process
-        self._clients: list[_Client] = []
+        self._clients: dict[int, _Client] = {}  # by the number of the file that each is a client of
         self._wrong: set[tuple[int, int]] = set()  # the file, and a client that is none of its
 
     def find(self) -> int:
         """Look for all that is there; return how many channels there are now. Raises ChannelError."""
-        if not self._clients:
-            self._find_clients()
-        for each in self._clients:
+        for each in self._clients.values():
             each.look()
+        if not self._count():
+            self._find_clients()
         return self._count()
+
+    def are_its_own(self) -> bool:
+        """Whether the process still has the files that its channels were found by: exec() closes them, and it goes on.
+
+        The driver frees what is left of them when these duplicates are closed, too.
+        """
+        return all(_is_same_file(self.process.pid, number, file) for number, file in self._files.items())
 
     def switch(self, off: bool) -> int:
         """Take its work off the GPUs, in the middle of a kernel, or put it back; return how many channels that were.
 
-        They are those that were found, at the first time or since. Raises ChannelError, also where there are none.
+        They are those that were found, at the first time or since. Raises ChannelError; to take off what has none, too.
         """
-        if not self._clients:
+        if off and not self._clients:
             self.find()
-        for each in self._clients:
+        for each in self._clients.values():
             if each.switch(off) != _OK:
                 each.forget()
                 each.look()
@@ -182,13 +190,13 @@ class ProcessChannels:
         return self._count()
 
     def _count(self) -> int:
-        return sum(each.count() for each in self._clients)
+        return sum(each.count() for each in self._clients.values())
 
     def close(self) -> None:
         """Let go of its descriptors; what is off stays off."""
         for each in self._files.values():
             os.close(each)
-        self._files, self._clients = {}, []
+        self._files, self._clients = {}, {}
 
     def _find_clients(self) -> None:
         self.close()
@@ -197,21 +205,24 @@ class ProcessChannels:
                 if process is None:
                     raise ChannelError(f"process {self.process.pid} has ended")
                 self._files = dict(_control_files(self.process.pid, process))
-                self._clients = list(self._ask_for_clients())
+                self._clients = dict(self._ask_for_clients())
         except OSError as error:
+            self.close()
             raise ChannelError(f"process {self.process.pid} cannot be looked into: {error.strerror}") from None
+        for number in self._files.keys() - self._clients.keys():
+            os.close(self._files.pop(number))
         if not self._clients:
             raise ChannelError(f"process {self.process.pid} has no channels that can be found")
 
-    def _ask_for_clients(self) -> Iterator[_Client]:
-        """Yield the first client with channels of each descriptor."""
+    def _ask_for_clients(self) -> Iterator[tuple[int, _Client]]:
+        """Yield each descriptor with channels, and its first client that has some."""
         left = dict(self._files)
         numbers = _numbers(self.process.pid)
         while left and len(self._wrong) < _MOST_WRONG and (number := next(numbers, None)) is not None:
             for name, file in list(left.items()):
                 client = self._ask_for_client(name, file, number)
                 if client is not None:
-                    yield client
+                    yield name, client
                     del left[name]
 
     def _ask_for_client(self, name: int, file: int, number: int) -> _Client | None:
@@ -232,7 +243,7 @@ def _control_files(pid: int, process: int) -> Iterator[tuple[int, int]]:
             if _NAME not in str(each.readlink()):
                 continue
             file = _pidfd_getfd(process, int(each.name))
-            if not _is_control(file):
+            if not (_is_control(file) and _is_same_file(pid, int(each.name), file)):
                 os.close(file)
                 continue
             yield int(each.name), file
@@ -250,6 +261,12 @@ def _is_control(file: int) -> bool:
         return bool(fcntl.fcntl(file, _F_GET_SEALS))
     except OSError:
         return False
+
+
+def _is_same_file(pid: int, number: int, file: int) -> bool:
+    """Whether a process's descriptor is one of the very file that ours is of, opened at the same time (kcmp)."""
+    libc = ctypes.CDLL(None)
+    return bool(libc.syscall(_KCMP[os.uname().machine], pid, os.getpid(), _KCMP_FILE, number, file) == 0)
 
 
 def _pidfd_getfd(process: int, number: int) -> int:

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from vgpurun.errors import ChannelError
 from vgpurun.guard import switch_keeper
-from vgpurun.guard.switch_keeper import OFF, ON, Keeper
+from vgpurun.guard.switch_keeper import KEEP, OFF, ON, Keeper
 from vgpurun.util.process_identity import ProcessIdentity, identify
 
 
@@ -27,6 +28,9 @@ class Channels:
         if self.pid in self.troubles:
             raise self.troubles[self.pid]
         return 1
+
+    def are_its_own(self) -> bool:
+        return True
 
     def switch(self, off: bool) -> int:
         if self.pid in self.troubles:
@@ -57,3 +61,15 @@ def test_a_mistake_about_one_process_keeps_no_other_off(keeper: Keeper) -> None:
     assert keeper.answer(line(ON, one)) == "! ValueError('unforeseen')"
     keeper.put_back()
     assert (other, False) in Channels.switched
+
+
+def test_one_that_may_be_off_is_looked_for_less_and_less_often(keeper: Keeper) -> None:
+    """It may be hidden for good; the last look is at the end."""
+    pid = os.getpid()
+    keeper.answer(line(KEEP, pid))
+    Channels.troubles[pid] = ChannelError("hidden")
+    assert [keeper.answer(line(ON, pid)) for _ in range(3)] == ["! hidden"] * 3
+    assert Channels.found == [pid]
+    del Channels.troubles[pid]
+    keeper.put_back()
+    assert Channels.switched == [(pid, False)]
