@@ -16,7 +16,7 @@ from simulated import Machine, driver
 
 from support.programs import Program
 from vgpurun.errors import ChannelError
-from vgpurun.host.channels import Driver, ProcessChannels
+from vgpurun.host.channels import Driver, ProcessChannels, _Client
 from vgpurun.util.process_identity import identify
 
 SWITCH = """
@@ -114,6 +114,35 @@ def test_contexts_come_and_go(machine: Machine) -> None:
     assert log(machine) == ""
 
 
+def test_those_behind_many_that_are_freed_are_not_lost(machine: Machine) -> None:
+    """No channel is found behind more than 512 numbers of freed objects, but these were found before."""
+
+    def program() -> None:
+        contexts, kernel = [driver.context_create()], driver.kernel("spin_1ms")
+        print("ready")
+        for line in sys.stdin:
+            if line == "next\n":
+                contexts.append(driver.context_create())
+                kernel = driver.kernel("spin_1ms")
+            if line == "fewer\n" or len(contexts) > 2:
+                driver.context_destroy(contexts.pop(0))
+            if line == "\n":
+                driver.launch(kernel)
+                time.sleep(0.05)
+            print(driver.stream_is_done())
+
+    target = begun(machine, program)
+    switch = Switch(machine, target)
+    for _ in range(6):
+        for _ in range(10):
+            assert said(target, "next") == "True"
+        assert switch("on") == [27]
+    assert switch("off") == [27]
+    assert said(target, "fewer") == "True"
+    assert switch("on") == [18]
+    assert said(target) == "True"
+
+
 def test_several_gpus(machine: Machine) -> None:
     def program() -> None:
         here, one = driver.primary_context(), driver.kernel("spin_1ms")
@@ -168,6 +197,58 @@ def test_files_of_any_name_are_mapped(machine: Machine) -> None:
     switch = Switch(machine, target)
     assert switch("off") == [9]
     assert said(target) == "False"
+
+
+CLIENT, DEVICE, OF_DEVICE, FIRST = 0xC1D00001, 0x80, 0x2080, 0x5C000001
+
+
+class Table(Driver):
+    """Knows the parents and classes of objects, and which channels are off; `is_there`: it can be asked."""
+
+    def __init__(self, *objects: tuple[int, int]) -> None:
+        self.objects = {FIRST + place: each for place, each in enumerate(objects)}
+        self.off: set[int] = set()
+        self.is_there = True
+
+    def control(self, file: int, client: int, target: int, command: int, parameters: bytes) -> tuple[int, bytes]:
+        del file, client
+        if not self.is_there:
+            return -1, parameters
+        if command == 0xD02:  # an object's parent or class
+            handle, index, _ = struct.unpack("=2IQ", parameters)
+            found = self.objects.get(handle)
+            return (0, struct.pack("=2IQ", handle, index, found[index - 1])) if found else (0x57, parameters)
+        is_off, count, *rest = struct.unpack("=B3xI8xQ64I64I", parameters)
+        channels = set(rest[65 : 65 + count])
+        if self.objects.get(target, (0, 0))[1] != OF_DEVICE or not channels <= self.objects.keys():
+            return 0x57, parameters
+        self.off = self.off | channels if is_off else self.off - channels
+        return 0, parameters
+
+
+def test_channels_below_a_device_and_below_a_group() -> None:
+    table = Table((CLIENT, DEVICE), (FIRST, OF_DEVICE), (FIRST, 0xC86F), (FIRST, 0xA06C), (FIRST + 3, 0xC86F))
+    client = _Client(table, 0, CLIENT)
+    assert client.look() and client.count() == 2
+    assert client.switch(True) == 0 and table.off == {FIRST + 2, FIRST + 4}
+
+
+def test_what_is_lost_is_not_taken_for_what_is_on() -> None:
+    table = Table((CLIENT, DEVICE), (FIRST, OF_DEVICE), (FIRST, 0xA06C), (FIRST + 2, 0xC86F))
+    client = _Client(table, 0, CLIENT)
+    client.look()
+    assert client.switch(True) == 0
+    subdevice = table.objects.pop(FIRST + 1)
+    assert client.switch(False) != 0
+    client.forget_freed()
+    assert client.switch(False) != 0 and table.off
+    table.is_there = False
+    with pytest.raises(ChannelError, match="cannot be asked"):
+        client.forget_freed()
+    table.is_there = True
+    table.objects[FIRST + 4] = subdevice
+    client.look()
+    assert client.switch(False) == 0 and not table.off
 
 
 class Asked(Driver):

@@ -29,7 +29,7 @@ _KCMP, _KCMP_FILE = {"x86_64": 312, "aarch64": 272}, 0
 
 _CONTROL = 0xC020462A  # _IOWR('F', 0x2a, the 32 bytes of _CALL)
 _CALL = struct.Struct("=4IQ2I")  # client, object, command, flags, parameters, their size, status
-_OK, _INVALID_CLIENT, _NOT_CALLED = 0, 0x23, -1
+_OK, _INVALID_CLIENT, _NOT_FOUND, _NOT_CALLED = 0, 0x23, 0x57, -1
 
 _GET_HANDLE_INFO = 0xD02  # NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO
 _HANDLE_INFO = struct.Struct("=2IQ")  # handle, index, result
@@ -72,9 +72,11 @@ class Driver:
         return _CALL.unpack_from(self._call)[-1], bytes(self._parameters[:size])
 
     def look_up(self, file: int, client: int, handle: int, index: int) -> int | None:
-        """Return the parent or the class of an object, or None where there is none."""
+        """Return the parent or the class of an object, or None where there is none. Raises ChannelError."""
         asked = _HANDLE_INFO.pack(handle, index, 0)
         status, found = self.control(file, client, client, _GET_HANDLE_INFO, asked)
+        if status == _NOT_CALLED:
+            raise ChannelError("the driver cannot be asked for channels")
         return int(_HANDLE_INFO.unpack(found)[2]) & 0xFFFFFFFF if status == _OK else None
 
     def knows(self, file: int, client: int) -> bool:
@@ -100,33 +102,43 @@ class _Client:
         self._file = file
         self._handle = handle
         self._objects: dict[int, _Object] = {}
+        self._last = _FIRST_OBJECT  # that has been found
 
     def look(self) -> bool:
-        """Find what has been allocated since the last time; return whether there are channels among it."""
-        handle = last = max(self._objects, default=_FIRST_OBJECT)
+        """Find what has been allocated since the last time; return whether there are channels among it.
+
+        Raises ChannelError.
+        """
+        handle = self._last
         are_new = False
-        while handle - last < _MOST_UNUSED and handle < _FIRST_OBJECT + _MOST_OBJECTS:
+        while handle - self._last < _MOST_UNUSED and handle < _FIRST_OBJECT + _MOST_OBJECTS:
             handle += 1
             class_ = self._driver.look_up(self._file, self._handle, handle, _CLASS)
             parent = self._driver.look_up(self._file, self._handle, handle, _PARENT) if class_ is not None else None
             if class_ is not None and parent is not None:
                 self._objects[handle] = _Object(parent, class_)
                 are_new |= self._objects[handle].is_channel
-                last = handle
+                self._last = handle
         return are_new
 
-    def forget(self) -> None:
-        """Have all looked for again: some have been freed."""
-        self._objects.clear()
+    def forget_freed(self) -> None:
+        """Forget what is there no more. Raises ChannelError."""
+        for handle in list(self._objects):
+            if self._driver.look_up(self._file, self._handle, handle, _CLASS) is None:
+                del self._objects[handle]
 
     def switch(self, off: bool) -> int:
-        """Return the driver's status: of a list with a channel that is freed by now, nothing is switched."""
+        """Return the driver's status: of a list with a channel that is freed by now, nothing is switched.
+
+        A channel that belongs to no subdevice cannot be switched, and counts as refused.
+        """
         for subdevice, channels in self._by_subdevice().items():
             for first in range(0, len(channels), _CHANNELS_OF_CALL):
                 status = self._switch(subdevice, channels[first : first + _CHANNELS_OF_CALL], off)
                 if status != _OK:
                     return status
-        return _OK
+        are_all = self.count() == sum(each.is_channel for each in self._objects.values())
+        return _OK if are_all else _NOT_FOUND
 
     def _switch(self, subdevice: int, channels: Sequence[int], off: bool) -> int:
         rest = [0] * (_CHANNELS_OF_CALL - len(channels))
@@ -138,8 +150,8 @@ class _Client:
         of_device = {each.parent: handle for handle, each in self._objects.items() if each.class_ == _SUBDEVICE}
         found: dict[int, list[int]] = {}
         for handle, each in self._objects.items():
-            group = self._objects.get(each.parent) if each.is_channel else None
-            device = each.parent if group is None else group.parent
+            group = self._objects.get(each.parent)
+            device = each.parent if each.parent in of_device or group is None else group.parent
             if each.is_channel and device in of_device:
                 found.setdefault(of_device[device], []).append(handle)
         return found
@@ -183,7 +195,7 @@ class ProcessChannels:
             self.find()
         for each in self._clients.values():
             if each.switch(off) != _OK:
-                each.forget()
+                each.forget_freed()
                 each.look()
                 if status := each.switch(off):
                     raise ChannelError(f"the driver refuses to switch process {self.process.pid}: {status:#x}")
