@@ -40,6 +40,7 @@ class Switches:
         self.note = note
         self._libcuda = libcuda
         self._keeper: subprocess.Popen[bytes] | None = None
+        self._killed: list[subprocess.Popen[bytes]] = []  # those that may not have ended yet
         self.off = {ProcessIdentity(*each) for each in memory.get(_REMEMBERED, [])}
 
     def take_off(self, processes: Iterable[ProcessIdentity]) -> bool:
@@ -50,18 +51,19 @@ class Switches:
         wanted = set(processes)
         if not wanted <= self.off:
             self._remember(self.off | wanted)
-        return self._are_done(OFF, wanted)
+        return self._done(OFF, wanted) == wanted
 
     def let_run(self, processes: Iterable[ProcessIdentity]) -> bool:
         """Let processes run that are taken off again soon: until put_back() they may be off, as is written down.
 
         Return whether all do that live.
         """
-        return self._are_done(ON, self.off & set(processes))
+        wanted = self.off & set(processes)
+        return self._done(ON, wanted) == wanted
 
     def put_back(self, processes: Iterable[ProcessIdentity]) -> None:
         """Put back those of them that are off. Raises ChannelError where that cannot be written down."""
-        back = {each for each in self.off & set(processes) if self._is_done(ON, each)}
+        back = self._done(ON, self.off & set(processes))
         if back:
             self._remember(self.off - back)
 
@@ -82,67 +84,85 @@ class Switches:
             raise ChannelError(f"nothing is taken off its GPU, or forgotten: {error.strerror}") from None
         self.off = off
 
-    def _are_done(self, verb: str, processes: Iterable[ProcessIdentity]) -> bool:
-        """Whether all are; what fails for one is done for the others."""
-        return not [each for each in processes if not self._is_done(verb, each)]
+    def _done(self, verb: str, processes: Iterable[ProcessIdentity]) -> set[ProcessIdentity]:
+        """Return those for which it is done. What fails for one is done for the others, unless no keeper answers."""
+        done = set()
+        try:
+            for each in processes:
+                if self._is_done(verb, each):
+                    done.add(each)
+                self.note("keeper", "")
+        except (ChannelError, OSError) as error:
+            self.note("keeper", str(error))
+        return done
 
     def _is_done(self, verb: str, process: ProcessIdentity) -> bool:
-        """Whether it is done, at a second keeper's hand where the first has ended; for what has ended, nothing is."""
-        trouble = ""
-        for _ in range(2):
-            try:
-                answer = self._ask(verb, process)
-                trouble = answer[2:] if answer.startswith("!") else ""
-                break
-            except (ChannelError, OSError) as error:
-                trouble = str(error)
-                self._let_keeper_go()
+        """Whether it is done, as nothing is to what has ended. Raises ChannelError where none answers, and OSError."""
+        answer = self._ask_twice(verb, process)
+        trouble = answer[2:] if answer.startswith("!") else ""
         is_failed = bool(trouble) and process.is_alive()
         self.note(f"channels of {process.pid}", trouble if is_failed else "")
         return not is_failed
 
-    def _ask(self, verb: str, process: ProcessIdentity) -> str:
-        """Raises ChannelError where no keeper answers, and OSError."""
-        self._keeper = self._keeper or self._started()
-        return _answer(self._keeper, f"{verb} {process.pid} {process.started_ticks}\n")
+    def _ask_twice(self, verb: str, process: ProcessIdentity) -> str:
+        """Ask a second keeper where the first has ended. Raises ChannelError where neither answers, and OSError."""
+        try:
+            return self._ask(verb, process)
+        except (ChannelError, OSError):
+            return self._ask(verb, process)
 
-    def _started(self) -> "subprocess.Popen[bytes]":
+    def _ask(self, verb: str, process: ProcessIdentity) -> str:
+        """Raises ChannelError where the keeper does not answer, and OSError; then it is killed."""
+        try:
+            if self._keeper is None:
+                self._start()
+            return self._answer(f"{verb} {process.pid} {process.started_ticks}\n")
+        except (ChannelError, OSError):
+            self._kill_keeper()
+            raise
+
+    def _start(self) -> None:
         """Start a keeper, and tell it of all that may be off. Raises ChannelError, and OSError."""
         command = [sys.executable, "-I", "-c", _START, str(Path(vgpurun.__file__).parents[1]), self._libcuda]
-        keeper = subprocess.Popen(
+        self._killed = [each for each in self._killed if each.poll() is None]
+        self._keeper = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
         )
-        try:
-            greeting = _answer(keeper, "")
-            if greeting != READY:
-                raise ChannelError(greeting.removeprefix("! "))
-            for each in self.off:
-                _answer(keeper, f"{KEEP} {each.pid} {each.started_ticks}\n")
-        except (ChannelError, OSError):
-            keeper.kill()
-            keeper.communicate()
-            raise
-        return keeper
+        greeting = self._answer("")
+        if greeting != READY:
+            raise ChannelError(greeting.removeprefix("! "))
+        for each in self.off:
+            self._answer(f"{KEEP} {each.pid} {each.started_ticks}\n")
+
+    def _answer(self, line: str) -> str:
+        """Return the keeper's answer, which it writes at once. Raises ChannelError, and OSError."""
+        assert self._keeper is not None
+        assert self._keeper.stdin is not None
+        assert self._keeper.stdout is not None
+        self._keeper.stdin.write(line.encode())
+        if not select.select([self._keeper.stdout], [], [], _ANSWER_TAKES_S)[0]:
+            raise ChannelError("the driver does not answer")
+        if not (answer := os.read(self._keeper.stdout.fileno(), _MOST_BYTES)):
+            raise ChannelError("the process that switches channels has ended")
+        return answer.decode(errors="replace").strip()
 
     def _let_keeper_go(self) -> None:
         """Have it put back what is off, and end."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is None:
+        if self._keeper is None:
             return
         try:
-            keeper.communicate(timeout=_ANSWER_TAKES_S)
+            self._keeper.communicate(timeout=_ANSWER_TAKES_S)
+            self._keeper = None
         except subprocess.TimeoutExpired:
-            keeper.kill()
-            keeper.communicate()
+            self._kill_keeper()
 
-
-def _answer(keeper: "subprocess.Popen[bytes]", line: str) -> str:
-    """Return a keeper's answer, which it writes at once. Raises ChannelError, and OSError."""
-    assert keeper.stdin is not None
-    assert keeper.stdout is not None
-    keeper.stdin.write(line.encode())
-    if not select.select([keeper.stdout], [], [], _ANSWER_TAKES_S)[0]:
-        raise ChannelError("the driver does not answer")
-    if not (answer := os.read(keeper.stdout.fileno(), _MOST_BYTES)):
-        raise ChannelError("the process that switches channels has ended")
-    return answer.decode(errors="replace").strip()
+    def _kill_keeper(self) -> None:
+        """End it without waiting: it may stand in a call to the driver, and is reaped when the next one is started."""
+        if self._keeper is None:
+            return
+        self._keeper.kill()
+        for each in (self._keeper.stdin, self._keeper.stdout):
+            assert each is not None
+            each.close()
+        self._killed.append(self._keeper)
+        self._keeper = None

@@ -1,4 +1,4 @@
-"""The keeper and its processes, whatever becomes of one of them; their channels are made up here."""
+"""The keeper, whatever becomes of a process, and the guard, whatever becomes of its keeper; channels are made up."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from vgpurun.errors import ChannelError
 from vgpurun.guard import switch_keeper
 from vgpurun.guard.switch_keeper import KEEP, OFF, ON, Keeper
+from vgpurun.guard.switches import Switches
 from vgpurun.util.process_identity import ProcessIdentity, identify
 
 
@@ -73,3 +74,26 @@ def test_one_that_may_be_off_is_looked_for_less_and_less_often(keeper: Keeper) -
     del Channels.troubles[pid]
     keeper.put_back()
     assert Channels.switched == [(pid, False)]
+
+
+class Silent(Switches):
+    """Switches whose keeper does not answer. `asked` are the processes that it was asked for."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.asked: list[int] = []
+
+    def _ask(self, verb: str, process: ProcessIdentity) -> str:
+        self.asked.append(process.pid)
+        raise ChannelError(f"no answer to {verb}")
+
+
+def test_a_keeper_that_does_not_answer_is_not_asked_for_each_process() -> None:
+    """An answer takes seconds then, in which the guard does nothing else."""
+    troubles: list[str] = []
+    silent = Silent({}, lambda: None, lambda _, trouble: troubles.append(trouble))
+    assert not silent.take_off(ProcessIdentity(pid, 1, "boot") for pid in (1, 2, 3))
+    assert len(silent.asked) == 2, "a second keeper is tried"
+    assert list(filter(None, troubles)) == ["no answer to off"] and len(silent.off) == 3
+    silent.put_back(silent.off)
+    assert len(silent.asked) == 4 and len(silent.off) == 3
