@@ -22,22 +22,22 @@ class Brake(Protocol):
     period_s: float
 
     def follow(self, snapshot: Snapshot, restless: Collection[str]) -> None:
-        """Take what there is now. `restless` are the containers whose processes come and go. Raises ChannelError."""
+        """Take what there is now. `restless` are the containers whose processes come and go."""
 
     def watch(self, container: Contained, utilization: Mapping[int, float], thawed_ratio: float, now_s: float) -> None:
         """Take what NVML says of its processes, in percent, and for which part of that second it was not stopped."""
 
     def stop(self, container: Contained) -> None:
-        """Stop one. Raises CgroupError and ChannelError."""
+        """Stop one. Raises CgroupError."""
 
     def go(self, container: Contained) -> None:
-        """Let it go on. Raises CgroupError and ChannelError."""
+        """Let it go on. Raises CgroupError."""
 
     def is_stopped(self, container: Contained) -> bool:
         """Whether it is. Raises CgroupError."""
 
     def release(self, container: str) -> None:
-        """Let it go on for good. Raises ChannelError."""
+        """Let it go on for good."""
 
 
 class Freezer:
@@ -91,7 +91,7 @@ class Switch:
         self._untrusted: dict[str, str] = {}  # containers, and why they are frozen too
 
     def follow(self, snapshot: Snapshot, restless: Collection[str]) -> None:
-        """Take what there is now. Raises ChannelError."""
+        """Stop what has been started since then in containers that are stopped, and let go what is in them no more."""
         self._snapshot = snapshot
         self._restless = restless
         for id_ in self._processes.keys() & snapshot.containers.keys():
@@ -112,7 +112,7 @@ class Switch:
             self._untrusted[container.id] = _COMES_BACK
 
     def stop(self, container: Contained) -> None:
-        """Take its work off the GPUs. Raises CgroupError and ChannelError."""
+        """Take its work off the GPUs, and freeze it too where that does not do. Raises CgroupError."""
         if container.id not in self._processes:
             self._processes[container.id] = self._processes_of(container)
         processes = self._processes[container.id]
@@ -123,7 +123,7 @@ class Switch:
             self._freezer.stop(container)
 
     def go(self, container: Contained) -> None:
-        """Put it back. Raises CgroupError and ChannelError."""
+        """Put it back. Raises CgroupError."""
         self._stopped.discard(container.id)
         self._switches.let_run(self._processes.get(container.id, set()) - self._work.off)
         if container.id in self._frozen:
@@ -135,7 +135,7 @@ class Switch:
         return container.id in self._stopped
 
     def release(self, container: str) -> None:
-        """Put back what is off of it. Raises ChannelError."""
+        """Put back what is off of it."""
         self._stopped.discard(container)
         self._frozen.discard(container)
         self._doubted_s.pop(container, None)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from vgpurun.errors import CgroupError, ChannelError
+from vgpurun.errors import CgroupError
 from vgpurun.guard.brakes import Brake
 from vgpurun.guard.daemon import Actions, Duty
 from vgpurun.guard.ended import LOOK_AGAIN_S, WINDOW_S, Ended
@@ -108,7 +108,7 @@ class Held:
         return 0.0 if on_s < LEAST_ON_S else min(on_s, self.period_s)
 
     def set_thawed(self, is_thawed: bool, now_s: float) -> None:
-        """Stop it, or let it go on. Raises CgroupError and ChannelError."""
+        """Stop it, or let it go on. Raises CgroupError."""
         if is_thawed != self.is_thawed:
             (self._brake.go if is_thawed else self._brake.stop)(self.container)
             self._note_change(is_thawed, now_s)
@@ -120,7 +120,7 @@ class Held:
     def follow_pause(self, now_s: float) -> None:
         """Leave it frozen while the engine says that it is paused, and go on after that.
 
-        Raises CgroupError and ChannelError.
+        Raises CgroupError.
 
         What the engine says may be seconds old, so it has to be known still that this froze it.
         """
@@ -274,7 +274,7 @@ class ComputeDuty(Duty):
             if current is None:
                 continue
             held.container = current
-            with suppress(CgroupError, ChannelError):  # it ended just now
+            with suppress(CgroupError):  # it ended just now
                 held.follow_pause(snapshot.now_s)
             if held.is_paused or not held.uses.keys() <= snapshot.held.keys():
                 continue
@@ -299,7 +299,7 @@ class ComputeDuty(Duty):
             self._let_go[container.id, container.run] = self._drop(container.id)
 
     def _drop(self, container: str) -> Mapping[str, Use]:
-        """Hold it no more; return what it had. Raises ChannelError."""
+        """Hold it no more; return what it had."""
         held = self._held.pop(container)
         self._brake.release(container)
         return held.uses
@@ -307,9 +307,9 @@ class ComputeDuty(Duty):
     def tick(self, now_s: float) -> None:
         """Freeze and thaw what is held, each at its time.
 
-        Raises CgroupError and ChannelError, after all had their turn.
+        Raises CgroupError, after all had their turn.
         """
-        troubles: list[CgroupError | ChannelError] = []
+        troubles: list[CgroupError] = []
         for id_, held in list(self._held.items()):
             if now_s >= self._due_s(held):
                 if held.has_ended():
@@ -317,7 +317,7 @@ class ComputeDuty(Duty):
                     continue
                 try:
                     self._turn(held, now_s)
-                except (CgroupError, ChannelError) as error:
+                except CgroupError as error:
                     troubles.append(error)
                     held.period_began_s, held.on_s = now_s, held.period_s  # it is tried again in the next period
         self.tick_s = min((self._due_s(held) for held in self._held.values()), default=None)
@@ -342,14 +342,14 @@ class ComputeDuty(Duty):
     def close(self) -> None:
         """Let all go on that is held: nobody would thaw it. The next guard finds them again.
 
-        Raises CgroupError and ChannelError, after all had their turn.
+        Raises CgroupError, after all had their turn.
         """
-        troubles: list[CgroupError | ChannelError] = []
+        troubles: list[CgroupError] = []
         for held in self._held.values():
             if not held.is_paused and not held.has_ended():
                 try:
                     self._brake.go(held.container)
-                except (CgroupError, ChannelError) as error:
+                except CgroupError as error:
                     troubles.append(error)
         if troubles:
             raise troubles[0]

@@ -50,22 +50,18 @@ class GpuWorkDuty(Duty):
         return identities(self._programs.get(container, ()))
 
     def freeze(self, action: Action) -> None:
-        """Take a container's work off its GPUs, and freeze it. Raises ChannelError and CgroupError."""
+        """Take a container's work off its GPUs, as far as that can be done, and freeze it. Raises CgroupError."""
         processes = set(self.processes_of(action.container))
         self.off |= processes
-        try:
-            self._switches.take_off(processes)
-        finally:
-            freeze(action)
+        self._switches.take_off(processes)
+        freeze(action)
 
     def thaw(self, action: Action) -> None:
-        """Put it back, and let the container go on. Raises ChannelError and CgroupError."""
+        """Put it back, and let the container go on. Raises CgroupError."""
         processes = set(self.processes_of(action.container))
         self.off -= processes
-        try:
-            self._switches.put_back(processes)
-        finally:
-            thaw(action)
+        self._switches.put_back(processes)
+        thaw(action)
 
     @property
     def hands(self) -> Mapping[str, Hand]:

@@ -46,12 +46,12 @@ class Switches:
     def take_off(self, processes: Iterable[ProcessIdentity]) -> bool:
         """Take processes off their GPUs, with what they have made there since the last time.
 
-        Return whether all are off that live. Raises ChannelError where that cannot be written down: nothing is done.
+        Return whether all are off that live; none is that cannot be written down.
         """
         wanted = set(processes)
         if not wanted <= self.off:
             self._remember(self.off | wanted)
-        return self._done(OFF, wanted) == wanted
+        return self._done(OFF, wanted & self.off) == wanted
 
     def let_run(self, processes: Iterable[ProcessIdentity]) -> bool:
         """Let processes run that are taken off again soon: until put_back() they may be off, as is written down.
@@ -62,27 +62,28 @@ class Switches:
         return self._done(ON, wanted) == wanted
 
     def put_back(self, processes: Iterable[ProcessIdentity]) -> None:
-        """Put back those of them that are off. Raises ChannelError where that cannot be written down."""
+        """Put back those of them that are off."""
         back = self._done(ON, self.off & set(processes))
         if back:
             self._remember(self.off - back)
 
     def close(self) -> None:
-        """Put all back, and end the keeper. Raises ChannelError where that cannot be written down."""
-        try:
-            self.put_back(self.off)
-        finally:
-            self._let_keeper_go()
+        """Put all back, and end the keeper."""
+        self.put_back(self.off)
+        self._let_keeper_go()
 
     def _remember(self, off: set[ProcessIdentity]) -> None:
+        """Write down what may be off from now on; where that fails, it stays what it was."""
         before = self._memory.get(_REMEMBERED, [])
         self._memory[_REMEMBERED] = sorted(off)
         try:
             self._keep()
         except OSError as error:
             self._memory[_REMEMBERED] = before
-            raise ChannelError(f"nothing is taken off its GPU, or forgotten: {error.strerror}") from None
+            self.note(SWITCHES, f"nothing more is taken off its GPU, since that cannot be written: {error.strerror}")
+            return
         self.off = off
+        self.note(SWITCHES, "")
 
     def _done(self, verb: str, processes: Iterable[ProcessIdentity]) -> set[ProcessIdentity]:
         """Return those for which it is done. What fails for one is done for the others, unless no keeper answers."""

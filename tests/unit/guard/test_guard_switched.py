@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -159,6 +161,45 @@ def test_one_whose_channels_are_not_found_is_frozen(world: Callable[..., World])
     made.run(20, STEP_S)
     assert 100 * (kernels.total_s - before_s) / 20 == pytest.approx(20, abs=5) and frozen
     assert "warning: container a is frozen and thawed in turn: its work cannot be taken off the GPU" in made.said
+
+
+def full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_cannot_be_written_down_is_frozen(world: Callable[..., World]) -> None:
+    """A guard that does not know it would not put it back, so it stays on."""
+    made, kernels = world(compute="unheld"), Kernels(0.001, 8)
+    tenant, program = at_work(made, kernels)
+    made.switches._keep = full
+    frozen = 0
+
+    def step(world: World) -> None:
+        nonlocal frozen
+        kernels.step(world, program)
+        frozen += world.is_frozen(tenant)
+        assert not world.switches.taken
+
+    made.step = step
+    made.run(10, STEP_S)
+    before_s = kernels.total_s
+    made.run(20, STEP_S)
+    assert 100 * (kernels.total_s - before_s) / 20 == pytest.approx(20, abs=5) and frozen
+    why = "nothing more is taken off its GPU, since that cannot be written: No space left on device"
+    assert made.said.count(f"warning: {why}") == 1
+
+
+def test_what_the_guard_has_frozen_it_thaws(world: Callable[..., World]) -> None:
+    """Also where the work on the GPU could not be taken off."""
+    made = world(compute="unheld")
+    tenant = made.add(limit=GIB)
+    made.put(tenant, 3 * GIB)
+    made.switches._keep = full
+    made.run(3)
+    assert made.is_frozen(tenant) and made.verbs() == ["freeze memory"]
+    made.limit(tenant, 4 * GIB)
+    made.run(3)
+    assert not made.is_frozen(tenant) and made.verbs() == ["freeze memory", "thaw memory"]
 
 
 def test_one_that_comes_back_by_itself_is_frozen(world: Callable[..., World]) -> None:
