@@ -24,8 +24,10 @@ class Brake(Protocol):
     def follow(self, snapshot: Snapshot, restless: Collection[str]) -> None:
         """Take what there is now. `restless` are the containers whose processes come and go."""
 
-    def watch(self, container: Contained, utilization: Mapping[int, float], thawed_ratio: float, now_s: float) -> None:
-        """Take what NVML says of its processes, in percent, and for which part of that second it was not stopped."""
+    def watch(
+        self, container: Contained, uuid: str, utilization: Mapping[int, float], thawed_ratio: float, now_s: float
+    ) -> None:
+        """Take what NVML says of its processes on a GPU, in percent, and for which part of that second it ran."""
 
     def stop(self, container: Contained) -> None:
         """Stop one. Raises CgroupError."""
@@ -48,8 +50,10 @@ class Freezer:
     def follow(self, snapshot: Snapshot, restless: Collection[str]) -> None:
         """Need nothing."""
 
-    def watch(self, container: Contained, utilization: Mapping[int, float], thawed_ratio: float, now_s: float) -> None:
-        """Need nothing: what is used by work from before a freeze is made up for."""
+    def watch(
+        self, container: Contained, uuid: str, utilization: Mapping[int, float], thawed_ratio: float, now_s: float
+    ) -> None:
+        """Leave it: what is used by work from before a freeze is made up for."""
 
     def stop(self, container: Contained) -> None:
         """Freeze it. Raises CgroupError."""
@@ -87,7 +91,7 @@ class Switch:
         self._processes: dict[str, set[ProcessIdentity]] = {}  # by container: what has been stopped
         self._stopped: set[str] = set()
         self._frozen: set[str] = set()
-        self._doubted_s: dict[str, float] = {}  # since when more of the GPU is used than can be
+        self._doubted_s: dict[tuple[str, str], float] = {}  # since when more of a GPU is used than can be
         self._untrusted: dict[str, str] = {}  # containers, and why they are frozen too
 
     def follow(self, snapshot: Snapshot, restless: Collection[str]) -> None:
@@ -102,13 +106,15 @@ class Switch:
                 with suppress(CgroupError):  # it ended just now
                     self.stop(container)
 
-    def watch(self, container: Contained, utilization: Mapping[int, float], thawed_ratio: float, now_s: float) -> None:
+    def watch(
+        self, container: Contained, uuid: str, utilization: Mapping[int, float], thawed_ratio: float, now_s: float
+    ) -> None:
         """See whether its work stays off."""
         processes = self._processes.get(container.id, set())
         used_ratio = sum(utilization.get(each.pid, 0.0) for each in processes) / 100
         if used_ratio <= thawed_ratio + _INEXACT_RATIO:
-            self._doubted_s.pop(container.id, None)
-        elif now_s - self._doubted_s.setdefault(container.id, now_s) >= _DOUBTED_S:
+            self._doubted_s.pop((container.id, uuid), None)
+        elif now_s - self._doubted_s.setdefault((container.id, uuid), now_s) >= _DOUBTED_S:
             self._untrusted[container.id] = _COMES_BACK
 
     def stop(self, container: Contained) -> None:
@@ -138,7 +144,7 @@ class Switch:
         """Put back what is off of it."""
         self._stopped.discard(container)
         self._frozen.discard(container)
-        self._doubted_s.pop(container, None)
+        self._doubted_s = {key: since_s for key, since_s in self._doubted_s.items() if key[0] != container}
         self._untrusted.pop(container, None)
         self._switches.put_back(self._processes.pop(container, set()) - self._work.off)
 

@@ -218,7 +218,7 @@ class ComputeDuty(Duty):
         limit_percent = container.quotas[uuid].sm_percent or 100
         if held is not None and uuid in held.uses:
             held.measure(uuid, percent / 100, snapshot.now_s)
-            self._brake.watch(container, utilization, held.thawed_ratio(snapshot.now_s), snapshot.now_s)
+            self._brake.watch(container, uuid, utilization, held.thawed_ratio(snapshot.now_s), snapshot.now_s)
             return
         is_held = container.id in self._state.stopped and self._state.stopped[container.id].verb == HOLD
         was_held = is_held and held is None

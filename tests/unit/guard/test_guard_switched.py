@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import GIB, MIB
+from fakes import GIB, MIB, make_gpus
 from guard_world import Fake, Rotation, World
 
 from vgpurun import abi
@@ -216,6 +216,28 @@ def test_one_that_comes_back_by_itself_is_frozen(world: Callable[..., World]) ->
     before_s = kernels.total_s
     made.run(20, STEP_S)
     assert 100 * (kernels.total_s - before_s) / 20 == pytest.approx(20, abs=5)
+    assert "warning: container a is frozen and thawed in turn: what was taken off the GPU comes back" in made.said
+
+
+def test_one_that_comes_back_on_one_of_two_gpus_is_frozen(world: Callable[..., World]) -> None:
+    made, kernels, others = world(compute="unheld"), Kernels(0.001, 8), Kernels(0.001, 8)
+    made.gpus = make_gpus(2)
+    tenant, program = at_work(made, kernels)
+    other = made.put(tenant, 500 * MIB, gpu=1)
+
+    def step(world: World) -> None:
+        kernels.step(world, program)
+        others.step(world, other)
+
+    made.step = step
+    made.run(15, STEP_S)  # longer than a new one is expected to be followed by others
+
+    def returning(world: World) -> None:
+        world.switches.taken.discard(program.pid)
+        step(world)
+
+    made.step = returning
+    made.run(10, STEP_S)
     assert "warning: container a is frozen and thawed in turn: what was taken off the GPU comes back" in made.said
 
 
