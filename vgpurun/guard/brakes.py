@@ -22,7 +22,7 @@ class Brake(Protocol):
     period_s: float
 
     def follow(self, snapshot: Snapshot, restless: Collection[str]) -> None:
-        """Take what there is now. `restless` are the containers whose processes come and go."""
+        """Follow the processes of stopped containers. `restless` are the containers whose processes come and go."""
 
     def watch(
         self, container: Contained, uuid: str, utilization: Mapping[int, float], thawed_ratio: float, now_s: float
@@ -48,12 +48,12 @@ class Freezer:
     period_s = 0.5  # NVML averages over a second, so a period must be a part of that
 
     def follow(self, snapshot: Snapshot, restless: Collection[str]) -> None:
-        """Need nothing."""
+        """Do nothing: a frozen cgroup freezes processes that are started in it."""
 
     def watch(
         self, container: Contained, uuid: str, utilization: Mapping[int, float], thawed_ratio: float, now_s: float
     ) -> None:
-        """Leave it: what is used by work from before a freeze is made up for."""
+        """Do nothing: what is used by work from before a freeze is made up for."""
 
     def stop(self, container: Contained) -> None:
         """Freeze it. Raises CgroupError."""
@@ -68,7 +68,7 @@ class Freezer:
         return container.cgroup.is_frozen()
 
     def release(self, container: str) -> None:
-        """Need nothing: a verb of its own thaws it."""
+        """Do nothing: a verb of its own thaws it."""
 
 
 class Switch:
