@@ -4,6 +4,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -101,19 +102,17 @@ class Running:
 
         Raises OSError where its state cannot be written at all.
         """
-        self._guard.resume()
-        let_held_run(self._state)
-        self._switches.put_back(self._switches.off)  # by a guard before this one
-        with ended_by_errors() as ended:
+        with ended_by_errors() as ended, ExitStack() as closing:  # each is closed, whatever another raises
+            closing.callback(self._state.close)
+            closing.callback(self._reader.close)
+            self._guard.resume()
+            let_held_run(self._state)
+            self._switches.put_back(self._switches.off)  # by a guard before this one
             self._suspensions.start()
-            try:
-                self._run(ending, ended)
-            finally:
-                self._guard.close()  # first: what is held must not stand while a transition ends
-                self._switches.close()
-                self._suspensions.stop()
-                self._reader.close()
-                self._state.close()
+            closing.callback(self._suspensions.stop)
+            closing.callback(self._switches.close)
+            closing.callback(self._guard.close)  # first: what is held must not stand while a transition ends
+            self._run(ending, ended)
 
     def _run(self, ending: Waiter, ended: Sequence[str]) -> None:
         refresh_at_s = clock()

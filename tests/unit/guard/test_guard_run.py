@@ -17,6 +17,7 @@ from vgpurun.guard import run
 from vgpurun.guard.daemon import Guard
 from vgpurun.guard.reader import GuardReader
 from vgpurun.guard.run import Running
+from vgpurun.guard.switches import Switches
 from vgpurun.host.gpus import Gpu
 from vgpurun.inventory import guarded
 
@@ -105,6 +106,21 @@ def test_a_driver_that_comes_after_the_guard_is_found(monkeypatch: pytest.Monkey
         guard.look()
     assert given == [make_gpus(2)]
     assert said == ["warning: nothing is suspended or brought back: no driver"]
+
+
+@pytest.mark.usefixtures("root")
+def test_each_part_is_closed_whatever_another_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def fail(_: object) -> None:
+        raise ValueError("unforeseen")
+
+    monkeypatch.setattr(run, "Agent", lambda *_: Suspensions(done))
+    monkeypatch.setattr(Switches, "close", fail)
+    monkeypatch.setattr(Running, "look", lambda _: None)
+    with pytest.raises(ValueError, match="unforeseen"):
+        Running(SETTINGS, done.append).run(AtOnce())
+    assert done[-1] == "stop" and not guarded.is_running()
 
 
 @pytest.mark.usefixtures("root")
