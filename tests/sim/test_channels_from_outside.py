@@ -17,7 +17,7 @@ from simulated import Machine, driver
 from support.programs import Program
 from vgpurun.errors import ChannelError
 from vgpurun.host.channels import Driver, ProcessChannels, _Client
-from vgpurun.util.process_identity import identify
+from vgpurun.util.process_identity import ProcessIdentity, identify
 
 SWITCH = """
 import sys
@@ -199,7 +199,7 @@ def test_files_of_any_name_are_mapped(machine: Machine) -> None:
     assert said(target) == "False"
 
 
-CLIENT, DEVICE, OF_DEVICE, FIRST = 0xC1D00001, 0x80, 0x2080, 0x5C000001
+CLIENT, DEVICE, OF_DEVICE, FIRST = 0xC1D00500, 0x80, 0x2080, 0x5C000001
 
 
 class Table(Driver):
@@ -261,27 +261,65 @@ class Asked(Driver):
         return super().knows(file, client)
 
 
-def test_the_driver_is_asked_for_a_few_wrong_clients_at_most(machine: Machine) -> None:
-    """The process has something like the driver's file, and numbers like its clients'."""
+class Files(Table):
+    """A driver whose files have the number of their client in them. `asked` are the numbers that it was asked for."""
+
+    def __init__(self, *objects: tuple[int, int]) -> None:
+        super().__init__(*objects)
+        self.asked: set[int] = set()
+
+    def answers(self, file: int) -> bool:
+        return bool(os.pread(file, 4, 0))
+
+    def knows(self, file: int, client: int) -> bool:
+        self.asked.add(client)
+        return os.pread(file, 4, 0) == client.to_bytes(4, "little")
+
+
+def with_files(machine: Machine, files: int) -> ProcessIdentity:
+    """Start a process with files like the driver's, whose clients are the first of many numbers in its memory."""
 
     def program() -> None:
-        file = os.memfd_create("nvidiactl", os.MFD_ALLOW_SEALING)
-        fcntl.fcntl(file, 1033, 15)
-        kept = struct.pack("=256I", *range(0xC1D00500, 0xC1D00600))
+        for each in reversed(range(files)):
+            file = os.memfd_create("nvidiactl", os.MFD_ALLOW_SEALING)
+            os.write(file, (CLIENT + each).to_bytes(4, "little"))
+            fcntl.fcntl(file, 1033, 15)
+        kept = struct.pack("=256I", *range(CLIENT, CLIENT + 256))
         print("ready")
-        print(sys.stdin.readline(), len(kept), file)
+        print(sys.stdin.readline(), len(kept))
 
-    asked = Asked(f"{machine.environment['LD_LIBRARY_PATH']}/libcuda.so.1")
     process = machine.start_python(program, start=False)
     assert process.stdout
     assert process.stdout.readline() == "ready\n"
     identity = identify(process.pid)
     assert identity
-    channels = ProcessChannels(identity, asked)
+    return identity
+
+
+def test_each_of_many_files_has_its_client(machine: Machine) -> None:
+    """What one of them does not know is known to another."""
+    table = Files((CLIENT, DEVICE), (FIRST, OF_DEVICE), (FIRST, 0xC86F))
+    channels = ProcessChannels(with_files(machine, 12), table)
+    assert channels.find() == 12
+    channels.close()
+
+
+def test_the_driver_is_asked_for_a_few_wrong_clients_at_most(machine: Machine) -> None:
+    """Its clients have no channels, and there are numbers like theirs."""
+    table = Files()
+    channels = ProcessChannels(with_files(machine, 2), table)
     for _ in range(3):
         with pytest.raises(ChannelError, match="has no channels that can be found"):
             channels.switch(True)
-    assert asked.times == 8
+    assert len(table.asked - {CLIENT, CLIENT + 1}) == 8
+
+
+def test_a_file_that_only_looks_like_the_driver_s_is_none(machine: Machine) -> None:
+    """Any program may make one."""
+    asked = Asked(f"{machine.environment['LD_LIBRARY_PATH']}/libcuda.so.1")
+    with pytest.raises(ChannelError, match="has no channels that can be found"):
+        ProcessChannels(with_files(machine, 1), asked).find()
+    assert asked.times == 0
 
 
 def test_who_cannot_be_switched(machine: Machine) -> None:

@@ -7,6 +7,7 @@ itself. Requests and numbers are those of NVIDIA's open kernel modules (src/comm
 """
 
 import ctypes
+import errno
 import fcntl
 import os
 import re
@@ -27,6 +28,7 @@ _MOST_FILES = 64  # of a process
 _F_GET_SEALS = 1034
 _KCMP, _KCMP_FILE = {"x86_64": 312, "aarch64": 272}, 0
 
+_NO_REQUEST = 0x4600  # _IO('F', 0)
 _CONTROL = 0xC020462A  # _IOWR('F', 0x2a, the 32 bytes of _CALL)
 _CALL = struct.Struct("=4IQ2I")  # client, object, command, flags, parameters, their size, status
 _OK, _INVALID_CLIENT, _NOT_FOUND, _NOT_CALLED = 0, 0x23, 0x57, -1
@@ -44,7 +46,7 @@ _CHANNELS_OF_CALL = 64
 _SWITCH = struct.Struct(f"=B3xI8xQ{_CHANNELS_OF_CALL}I{_CHANNELS_OF_CALL}I")  # off, count, event, clients, channels
 
 _CLIENT = re.compile(rb"[\xd0-\xdf]\xc1")  # the upper half of 0xc1d00000 and what follows
-_MOST_WRONG = 8  # clients that are asked for in vain, of a process: the driver may write a line for each
+_MOST_WRONG = 8  # numbers that no file of a process knows as a client: the driver may write a line for each
 _PIECE_BYTES, _MOST_BYTES = 1 << 20, 1 << 28  # of memory that is looked through
 
 
@@ -78,6 +80,10 @@ class Driver:
         if status == _NOT_CALLED:
             raise ChannelError("the driver cannot be asked for channels")
         return int(_HANDLE_INFO.unpack(found)[2]) & 0xFFFFFFFF if status == _OK else None
+
+    def answers(self, file: int) -> bool:
+        """Whether the driver, and not the kernel, answers on a memory file: the simulated one does on its own."""
+        return self._ioctl(file, _NO_REQUEST, None) != 0 and ctypes.get_errno() == errno.EINVAL
 
     def knows(self, file: int, client: int) -> bool:
         """Whether a client is one of the descriptor's."""
@@ -169,7 +175,7 @@ class ProcessChannels:
         self._driver = driver
         self._files: dict[int, int] = {}  # by the number that each has in the process
         self._clients: dict[int, _Client] = {}  # by the number of the file that each is a client of
-        self._wrong: set[tuple[int, int]] = set()  # the file, and a client that is none of its
+        self._wrong: set[int] = set()  # numbers of no client of its files
 
     def find(self) -> int:
         """Look for all that is there; return how many channels there are now. Raises ChannelError."""
@@ -216,7 +222,7 @@ class ProcessChannels:
             with self.process.opened() as process:
                 if process is None:
                     raise ChannelError(f"process {self.process.pid} has ended")
-                self._files = dict(_control_files(self.process.pid, process))
+                self._files = dict(_control_files(self.process.pid, process, self._driver))
                 self._clients = dict(self._ask_for_clients())
         except OSError as error:
             self.close()
@@ -231,23 +237,17 @@ class ProcessChannels:
         left = dict(self._files)
         numbers = _numbers(self.process.pid)
         while left and len(self._wrong) < _MOST_WRONG and (number := next(numbers, None)) is not None:
-            for name, file in list(left.items()):
-                client = self._ask_for_client(name, file, number)
-                if client is not None:
-                    yield name, client
-                    del left[name]
-
-    def _ask_for_client(self, name: int, file: int, number: int) -> _Client | None:
-        if (name, number) in self._wrong or len(self._wrong) >= _MOST_WRONG:
-            return None
-        if not self._driver.knows(file, number):
-            self._wrong.add((name, number))
-            return None
-        client = _Client(self._driver, file, number)
-        return client if client.look() else None
+            if number in self._wrong:
+                continue
+            owner = next((name for name, file in self._files.items() if self._driver.knows(file, number)), None)
+            if owner is None:
+                self._wrong.add(number)
+            elif owner in left and (client := _Client(self._driver, left[owner], number)).look():
+                yield owner, client
+                del left[owner]
 
 
-def _control_files(pid: int, process: int) -> Iterator[tuple[int, int]]:
+def _control_files(pid: int, process: int, driver: Driver) -> Iterator[tuple[int, int]]:
     """Yield the control descriptors of a process, and a duplicate of each, by its pidfd. Raises OSError."""
     count = 0
     for each in Path(f"/proc/{pid}/fd").iterdir():
@@ -255,7 +255,7 @@ def _control_files(pid: int, process: int) -> Iterator[tuple[int, int]]:
             if _NAME not in str(each.readlink()):
                 continue
             file = _pidfd_getfd(process, int(each.name))
-            if not (_is_control(file) and _is_same_file(pid, int(each.name), file)):
+            if not (_is_control(file, driver) and _is_same_file(pid, int(each.name), file)):
                 os.close(file)
                 continue
             yield int(each.name), file
@@ -264,13 +264,13 @@ def _control_files(pid: int, process: int) -> Iterator[tuple[int, int]]:
             return
 
 
-def _is_control(file: int) -> bool:
-    """Whether it is the driver's, or a memory file as the simulated one's; another file may have any name."""
+def _is_control(file: int, driver: Driver) -> bool:
+    """Whether it is the driver's, or a memory file of the simulated one; another file may have any name."""
     found = os.fstat(file)
     if stat.S_ISCHR(found.st_mode):
         return found.st_rdev == _DEVICE
     try:
-        return bool(fcntl.fcntl(file, _F_GET_SEALS))
+        return bool(fcntl.fcntl(file, _F_GET_SEALS)) and driver.answers(file)
     except OSError:
         return False
 
