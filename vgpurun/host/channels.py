@@ -225,10 +225,10 @@ class ProcessChannels:
                 self._files = dict(_control_files(self.process.pid, process, self._driver))
                 self._clients = dict(self._ask_for_clients())
         except OSError as error:
-            self.close()
             raise ChannelError(f"process {self.process.pid} cannot be looked into: {error.strerror}") from None
-        for number in self._files.keys() - self._clients.keys():
-            os.close(self._files.pop(number))
+        finally:
+            for number in self._files.keys() - self._clients.keys():
+                os.close(self._files.pop(number))
         if not self._clients:
             raise ChannelError(f"process {self.process.pid} has no channels that can be found")
 
