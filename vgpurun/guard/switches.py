@@ -41,6 +41,7 @@ class Switches:
         self._libcuda = libcuda
         self._keeper: subprocess.Popen[bytes] | None = None
         self._killed: list[subprocess.Popen[bytes]] = []  # those that may not have ended yet
+        self._owed: set[ProcessIdentity] = set()  # what is to be put back as soon as it can be
         self.off = {ProcessIdentity(*each) for each in memory.get(_REMEMBERED, [])}
 
     def take_off(self, processes: Iterable[ProcessIdentity]) -> bool:
@@ -49,6 +50,7 @@ class Switches:
         Return whether all are off that live; none is that cannot be written down.
         """
         wanted = set(processes)
+        self._owed -= wanted
         if not wanted <= self.off:
             self._remember(self.off | wanted)
         return self._done(OFF, wanted & self.off) == wanted
@@ -62,10 +64,12 @@ class Switches:
         return self._done(ON, wanted) == wanted
 
     def put_back(self, processes: Iterable[ProcessIdentity]) -> None:
-        """Put back those of them that are off."""
-        back = self._done(ON, self.off & set(processes))
+        """Put back those of them that are off, and what could not be put back before."""
+        self._owed |= self.off & set(processes)
+        back = self._done(ON, self._owed)
         if back:
             self._remember(self.off - back)
+        self._owed &= self.off
 
     def close(self) -> None:
         """Put all back, and end the keeper."""

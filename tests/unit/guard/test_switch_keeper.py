@@ -77,14 +77,17 @@ def test_one_that_may_be_off_is_looked_for_less_and_less_often(keeper: Keeper) -
 
 
 class Silent(Switches):
-    """Switches whose keeper does not answer. `asked` are the processes that it was asked for."""
+    """Switches whose keeper does not answer, or does later. `asked` are the processes that it was asked for."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.asked: list[int] = []
+        self.answers = False
 
     def _ask(self, verb: str, process: ProcessIdentity) -> str:
         self.asked.append(process.pid)
+        if self.answers:
+            return "1"
         raise ChannelError(f"no answer to {verb}")
 
 
@@ -97,3 +100,6 @@ def test_a_keeper_that_does_not_answer_is_not_asked_for_each_process() -> None:
     assert list(filter(None, troubles)) == ["no answer to off"] and len(silent.off) == 3
     silent.put_back(silent.off)
     assert len(silent.asked) == 4 and len(silent.off) == 3
+    silent.answers = True
+    silent.put_back(())
+    assert not silent.off, "what could not be put back is put back later"
