@@ -48,14 +48,26 @@ static void write_file(const char *path, const void *content, size_t size) {
   CHECK(file != NULL && fwrite(content, 1, size, file) == size && fclose(file) == 0, "%s", path);
 }
 
-static void set_age(const char *name, int age_s) {
+static void set_time(const char *name, struct timespec time) {
   char path[256];
-  struct timespec times[2];
   in_place(path, name, VGPU_TURNS_NAME);
-  clock_gettime(CLOCK_REALTIME, &times[0]);
-  times[0].tv_sec -= age_s;
-  times[1] = times[0];
-  CHECK(utimensat(AT_FDCWD, path, times, 0) == 0, "%s", path);
+  CHECK(utimensat(AT_FDCWD, path, (struct timespec[]){time, time}, 0) == 0, "%s", path);
+}
+
+static void set_age(const char *name, int age_s) {
+  struct timespec time;
+  clock_gettime(CLOCK_REALTIME, &time);
+  time.tv_sec -= age_s;
+  set_time(name, time);
+}
+
+/* 2^64 nanoseconds from now. */
+static void set_far(const char *name) {
+  struct timespec time;
+  clock_gettime(CLOCK_REALTIME, &time);
+  time.tv_sec += 18446744073 + (time.tv_nsec + 709551616) / 1000000000;
+  time.tv_nsec = (time.tv_nsec + 709551616) % 1000000000;
+  set_time(name, time);
 }
 
 static void make_tenant(const char *name, int age_s) {
@@ -167,8 +179,10 @@ static void pass(void) {
 static void check_first_refresh(void) {
   begin(12345);
   set_age(job(0), 0);
+  set_far(job(1));
   refresh();
   CHECK(is_found(job(0)), "not at once");
+  CHECK(!is_found(job(1)), "a time in the year 2611 is no work");
   end();
 }
 
@@ -233,9 +247,19 @@ static void check_old(uid_t owner, int most_looks) {
   end();
 }
 
+/* Somebody makes folders for ever, and there is not time for all of them even in a long look. */
+static void check_that_a_pass_ends(void) {
+  static struct turns_folders folders = {.long_ns = 1, .next_entry = 77};
+  turns_folders_begin_refresh(&folders, 1);
+  CHECK(folders.looks_left > TURNS_LOOKS && folders.next_entry == 77, "begins anew");
+  CHECK(turns_folders_end_pass(&folders), "what has come may be before that");
+  CHECK(folders.next_entry == 0 && folders.seen_ns != 1, "%lld", (long long)folders.next_entry);
+  CHECK(!turns_folders_end_pass(&folders) && folders.seen_ns == 1, "all has been looked at");
+}
+
 /* ---- when there is time for it ----------------------------------------------------------------------------------- */
 
-static int64_t clock_ns;
+static int64_t clock_ns, write_ns;
 static int lists, looks;
 
 static int64_t now(void) {
@@ -265,11 +289,13 @@ static int read_nothing(void *of, int tenant, struct turns_slot *slots) {
 
 static void write_nothing(void *of, int slot, const struct turns_slot *own) {
   (void)of, (void)slot, (void)own;
+  clock_ns += write_ns;
 }
+
+static const struct turns_system counting = {now, sleep_for, count_list, count_look, read_nothing, write_nothing};
 
 /* A look takes a fifth of a millisecond, which a launch on an idle GPU would wait for. */
 static void check_when_it_looks(void) {
-  static const struct turns_system counting = {now, sleep_for, count_list, count_look, read_nothing, write_nothing};
   struct turns turns;
   clock_ns = 1000000000000;
   turns_begin(&turns, &counting, NULL, 0);
@@ -279,6 +305,21 @@ static void check_when_it_looks(void) {
   for (int i = 0; i < 1000; i++, clock_ns += 1000000)
     turns_look(&turns);
   CHECK(looks == 110, "%d looks where they delay nothing", looks - 10);
+}
+
+/* A lease that ends while it is put off: others are read again, and none is looked for. */
+static void check_that_it_does_not_look_in_a_lease(void) {
+  struct turns turns;
+  clock_ns = 1000000000000;
+  turns_begin(&turns, &counting, NULL, 0);
+  turns_take(&turns);
+  turns_note_activity(&turns, clock_ns + 200000000);
+  clock_ns += 150000000;
+  lists = looks = 0;
+  write_ns = 100000000;
+  turns_note_activity(&turns, clock_ns + 100000000);
+  write_ns = 0;
+  CHECK(lists == 1 && looks == 0, "%d times kept, %d looked", lists, looks);
 }
 
 int main(int argument_count, char **names) {
@@ -291,6 +332,8 @@ int main(int argument_count, char **names) {
   CASE("begins beside those of another user that work") check_new_beside_work();
   CASE("goes on after hours beside those of another user") check_old(12345, STRANGE / 4);
   CASE("goes on after hours beside those of its own user") check_old(geteuid(), TURNS_PUT_OFF_PASSES * STRANGE / 4);
+  CASE("folders come for ever") check_that_a_pass_ends();
   CASE("looks where that delays nothing") check_when_it_looks();
+  CASE("does not look in a lease") check_that_it_does_not_look_in_a_lease();
   return cases_end();
 }

@@ -200,12 +200,11 @@ void turns_look(struct turns *turns) {
   claim_release(&turns->lock);
 }
 
-static void refresh(struct turns *turns, int64_t now_ns) {
+static void read_all(struct turns *turns, int64_t now_ns) {
   if (now_ns - turns->listed_ns >= TURNS_KNOWN_NS) {
     turns->tenants_count = turns->system->list(turns->files, turns->tenants, turns->tenants_count);
     turns->listed_ns = now_ns;
   }
-  look_after(turns, now_ns, TURNS_LOOK_NS);
   turns->refreshed_ns = now_ns;
   turns->view = (struct turns_view){.free_at_ns = turns->own.turn_ends_ns};
   turns->others = (struct turns_sums){0};
@@ -218,6 +217,11 @@ static void refresh(struct turns *turns, int64_t now_ns) {
   for (int i = 0; i < turns->tenants_count; i++)
     if (turns->tenants[i].processes > 0)
       add_to_view(turns, &turns->tenants[i], now_ns);
+}
+
+static void refresh(struct turns *turns, int64_t now_ns) {
+  look_after(turns, now_ns, TURNS_LOOK_NS);
+  read_all(turns, now_ns);
 }
 
 static int64_t refresh_if_due(struct turns *turns) {
@@ -247,14 +251,15 @@ uint32_t turns_share_percent(struct turns *turns, const struct turns_terms *term
 
 /* ---- the own turn ------------------------------------------------------------------------------------------------ */
 
-/* When two take it at once, the one that refreshes later sees the other. Nobody else takes it before our lease ends: so
- * a refresh is needed only where that has ended by the time that the next one is written. */
+/* When two take it at once, the one that reads later sees the other. Nobody else takes it before our lease ends: so
+ * the others are read only where that has ended by the time that the next one is written. To look for new ones may take
+ * longer than the lease lasts. */
 static bool lease_until(struct turns *turns, int64_t now_ns, int64_t end_ns) {
   int64_t ours_until_ns = turns->own.turn_ends_ns;
   set_end(turns, now_ns, min(end_ns, now_ns + TURNS_LONGEST_NS));
   if (turns->system->now_ns() < ours_until_ns)
     return true;
-  refresh(turns, now_ns);
+  read_all(turns, now_ns);
   if (!turns->view.is_leased)
     return true;
   set_end(turns, now_ns, now_ns);

@@ -20,6 +20,7 @@
 #define OPEN_FLAGS (O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)
 
 #define CLOCK_STANDS_NS 20000000LL /* no clock of a file system stands still for longer */
+#define LATEST_S 9223372035LL      /* in the year 2262: of nanoseconds no more fit in 64 bits */
 
 _Static_assert(sizeof(struct turns_file) == VGPU_TURNS_BYTES, "layout");
 
@@ -75,8 +76,9 @@ static void read_terms(const struct turns_files *files, int folder, struct turns
   close(file);
 }
 
+/* Bounds what anybody may set as the time of his file. */
 static int64_t in_ns(struct timespec time) {
-  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+  return min(max(time.tv_sec, 0), LATEST_S) * 1000000000 + time.tv_nsec;
 }
 
 /* Returns how long ago somebody wrote its turns. Folders of programs that were killed stay, thousands of them. */
@@ -218,25 +220,30 @@ static int64_t changed_ns(const struct turns_files *files, int folder) {
   return files->now_ns - at_ns > CLOCK_STANDS_NS ? at_ns : files->now_ns;
 }
 
-/* Finds as many further tenants as there is time for; the next refresh goes on from there. opendir() allocates, and
- * this may run in a program's own allocator. */
-static int find_more(struct turns_files *files, struct turns_tenant *tenants, int count) {
+/* Goes on with the pass, and returns whether there was time for the rest of it. opendir() allocates, and this may run
+ * in a program's own allocator. */
+static bool visit_rest(struct turns_files *files, struct turns_tenant *tenants, int *count, int folder) {
   _Alignas(struct entry) char entries[4096];
-  struct turns_folders *folders = &files->folders;
-  int folder = open(files->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   long size;
-  bool has_time = true;
-  turns_folders_begin_refresh(folders, changed_ns(files, folder));
-  (void)lseek(folder, folders->next_entry, SEEK_SET);
-  while (has_time && (size = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0)
-    for (long at = 0; at < size && has_time; at += ((const struct entry *)(entries + at))->size) {
+  (void)lseek(folder, files->folders.next_entry, SEEK_SET);
+  while ((size = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0)
+    for (long at = 0; at < size; at += ((const struct entry *)(entries + at))->size) {
       const struct entry *entry = (const void *)(entries + at);
-      count = visit(files, tenants, count, entry);
-      folders->next_entry = entry->next;
-      has_time = turns_folders_go_on(folders);
+      *count = visit(files, tenants, *count, entry);
+      files->folders.next_entry = entry->next;
+      if (!turns_folders_go_on(&files->folders))
+        return false;
     }
-  if (has_time)
-    turns_folders_end_pass(folders);
+  return true;
+}
+
+/* Finds as many further tenants as there is time for; the next refresh goes on from there. */
+static int find_more(struct turns_files *files, struct turns_tenant *tenants, int count) {
+  int folder = open(files->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  bool goes_on = true;
+  turns_folders_begin_refresh(&files->folders, changed_ns(files, folder));
+  while (goes_on)
+    goes_on = visit_rest(files, tenants, &count, folder) && turns_folders_end_pass(&files->folders);
   if (folder >= 0)
     close(folder);
   return count;

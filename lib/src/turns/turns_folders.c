@@ -36,9 +36,9 @@ uint64_t turns_folder_mark(uint64_t inode, const char *name) {
   return mixed(mark) | 1ULL << 63;
 }
 
-static void begin_pass(struct turns_folders *folders, int64_t changed_ns) {
+static void begin_pass(struct turns_folders *folders) {
   folders->next_entry = 0;
-  folders->changed_ns = changed_ns;
+  folders->began_ns = folders->changed_ns;
   memset(folders->idle, 0, sizeof folders->idle);
 }
 
@@ -49,10 +49,12 @@ void turns_folders_begin_refresh(struct turns_folders *folders, int64_t changed_
   folders->looks_left = is_long ? LONG_LOOKS : TURNS_LOOKS;
   folders->entries_left = is_long ? LONG_ENTRIES : ENTRIES;
   folders->ends_ns = now_ns + (is_first ? FIRST_NS : is_long ? LONG_NS : REFRESH_NS);
+  folders->passes_left = is_long && folders->next_entry != 0 ? 2 : 1;
+  folders->changed_ns = changed_ns;
   if (is_long)
     folders->long_ns = now_ns;
-  if (is_long || folders->next_entry == 0)
-    begin_pass(folders, changed_ns);
+  if (folders->next_entry == 0)
+    begin_pass(folders);
 }
 
 bool turns_folders_go_on(struct turns_folders *folders) {
@@ -89,8 +91,9 @@ void turns_folders_note_idle(struct turns_folders *folders, uint64_t mark, uid_t
   *idle += *idle < TURNS_IDLE_LOOKS;
 }
 
-void turns_folders_end_pass(struct turns_folders *folders) {
+bool turns_folders_end_pass(struct turns_folders *folders) {
   folders->pass++;
-  folders->next_entry = 0;
-  folders->seen_ns = folders->changed_ns;
+  folders->seen_ns = folders->began_ns;
+  begin_pass(folders);
+  return --folders->passes_left > 0;
 }
