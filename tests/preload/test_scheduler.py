@@ -26,6 +26,7 @@ from together import each_alone, measured_together
 from cuda_driver import Driver, byref, c_void_p
 from support import assert_measured, go_on_together
 from support.programs import Program, text_of
+from vgpurun import abi
 from vgpurun.limits import limits_file
 from vgpurun.limits.policies import Priority
 from vgpurun.limits.quota import Quota
@@ -571,14 +572,56 @@ def test_a_driver_that_never_says_that_nothing_is_left_is_noticed(sandbox: Sandb
     assert f"always says that there is some; {HELD_INSTEAD}" in said(sandbox, program)
 
 
+@contextmanager
+def held(thread: int) -> Iterator[None]:
+    """Let a thread of a child do nothing, as ptrace does."""
+    ptrace = ctypes.CDLL(None).ptrace
+    ptrace.argtypes = [ctypes.c_long] * 4
+    assert ptrace(0x4206, thread, 0, 0) == 0  # PTRACE_SEIZE
+    assert ptrace(0x4207, thread, 0, 0) == 0  # PTRACE_INTERRUPT
+    os.waitpid(thread, 0x40000000)  # __WALL
+    try:
+        yield
+    finally:
+        assert ptrace(17, thread, 0, 0) == 0  # PTRACE_DETACH
+
+
+def ticks_of(thread: Path) -> int:
+    """Return how many hundredths of a second a thread has run."""
+    fields = (thread / "stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def leaving_work() -> None:
+    d = Driver()
+    d.start()
+    k = d.kernel("spin_30s")
+    d.launch(d.kernel("spin_1ms"))
+    d.synchronize()
+    print("ready", flush=True)
+    input()
+    d.launch(k)
+    print("launched", flush=True)
+    input()
+
+
+def test_a_governor_that_is_suspended_before_it_has_seen_some_work_sleeps(sandbox: Sandbox) -> None:
+    with running(sandbox, leaving_work, Quota(None, 50)) as (process, limits):
+        await_records(process, 0)
+        governor = threads(process.pid)[GOVERNOR]
+        with held(int(governor.name)):
+            ask(process)
+            assert line(process) == "launched"
+            limits_file.set_suspended(limits, abi.SUSPENDED)
+        before = ticks_of(governor)
+        time.sleep(1)
+        assert ticks_of(governor) - before < 5, "of a hundred"
+
+
 def test_a_governor_that_has_given_up_sleeps(sandbox: Sandbox) -> None:
     """Also where nobody waits for the work that there was."""
 
     def program() -> None:
-        def ticks() -> int:
-            fields = (governor / "stat").read_text().rpartition(")")[2].split()
-            return int(fields[11]) + int(fields[12])
-
         d = Driver()
         d.start()
         k = d.kernel("spin_1ms")
@@ -589,9 +632,9 @@ def test_a_governor_that_has_given_up_sleeps(sandbox: Sandbox) -> None:
         os.closerange(3, 4096)
         d.launch(d.kernel("spin_30s"))
         time.sleep(0.5)
-        before = ticks()
+        before = ticks_of(governor)
         time.sleep(1)
-        print(ticks() - before, flush=True)
+        print(ticks_of(governor) - before, flush=True)
         os._exit(0)
 
     result = sandbox.run([sys.executable, "-c", text_of(program)], **SAYING_ALL)
@@ -630,6 +673,52 @@ def test_more_contexts_than_can_be_switched_are_held_by_their_launches(sandbox: 
         assert governed == is_later and len(made) > MOST_CONTEXTS
 
     assert said(sandbox, program).count(HELD_INSTEAD) == 1
+
+
+OFF_MOSTLY = {**SAYING_ALL, "CUDA_DEVICE_SM_LIMIT": "1"}
+
+
+def assert_goes_on_held(sandbox: Sandbox, program: Program) -> None:
+    result = sandbox.run([sys.executable, "-c", text_of(program)], timeout_s=40, **OFF_MOSTLY)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert HELD_INSTEAD in result.stderr
+
+
+def test_what_is_off_when_its_descriptor_goes_is_put_back_when_that_is_there_again(sandbox: Sandbox) -> None:
+    def program() -> None:
+        d = Driver()
+        d.start()
+        d.launch(d.kernel("spin_100ms"))
+        time.sleep(1)
+        files = [
+            int(fd) for fd in os.listdir("/proc/self/fd") if "nvidiactl" in os.path.realpath(f"/proc/self/fd/{fd}")
+        ]
+        kept = {fd: os.dup(fd) for fd in files}
+        for fd in files:
+            os.close(fd)
+        time.sleep(1)
+        for fd in files:
+            os.dup2(kept[fd], fd)
+        d.synchronize()
+
+    assert_goes_on_held(sandbox, program)
+
+
+def test_what_is_off_when_there_are_too_many_contexts_is_put_back(sandbox: Sandbox) -> None:
+    (sandbox.folder / "sim.yaml").write_text(SMALL_CONTEXTS)
+
+    def program() -> None:
+        d = Driver()
+        d.init()
+        made = contexts(d, MOST_CONTEXTS)
+        d.set_current(made[0])
+        d.launch(d.kernel("spin_100ms"))
+        time.sleep(1)
+        contexts(d, 1)
+        d.set_current(made[0])
+        d.synchronize()
+
+    assert_goes_on_held(sandbox, program)
 
 
 def test_a_list_that_is_refused_in_part_leaves_nothing_off(sandbox: Sandbox) -> None:

@@ -147,7 +147,8 @@ bool channels_next(uint32_t *previous, struct channels *gpu) {
     *gpu = (struct channels){.client = {subdevice->file, subdevice->client},
                              .device = subdevice->parent,
                              .subdevice = subdevice->handle,
-                             .is_in_reach = !is_full && has_its_file(subdevice)};
+                             .has_file = has_its_file(subdevice)};
+    gpu->is_in_reach = gpu->has_file && !is_full;
     add_channels(gpu);
     found = gpu->channel_count > 0;
   }

@@ -16,7 +16,8 @@ void channels_note(int file, unsigned long request, const void *argument);
 struct channels {
   struct rm_client client;
   uint32_t device, subdevice;
-  bool is_in_reach; /* its open file is there, and all of its channels are listed here */
+  bool has_file;    /* that by which it was made is open */
+  bool is_in_reach; /* and all of its channels are listed here */
   uint32_t channel_count, group_count;
   uint32_t channels[CHANNELS_MOST_CHANNELS];
   uint32_t groups[CHANNELS_MOST_GROUPS];

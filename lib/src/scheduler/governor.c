@@ -309,9 +309,11 @@ static void leave_alone(struct governor *governor) {
     end_records(governor);
 }
 
+/* Without channels nothing is off. */
 static void put_back(struct governor *governor) {
-  for (int tries = 0; governor->may_be_off && tries < MOST_TRIES && find_in_reach(governor); tries++)
-    governor->may_be_off = channels_switch(&governor->gpu, false) != RM_OK;
+  for (int tries = 0; governor->may_be_off && tries < MOST_TRIES; tries++)
+    governor->may_be_off =
+        find(governor) && (!governor->gpu.has_file || channels_switch(&governor->gpu, false) != RM_OK);
 }
 
 /* From now on launches are held (compute/gate.c). */
@@ -322,8 +324,6 @@ static void give_up(struct governor *governor) {
                                                        : "the driver always says that there is some";
   log_line(LOG_WARNING, "work on GPU %s: %s; launches are held instead", governor->uuid, why);
   set(governor->meter->is_governed, false);
-  governor->is_at_work = false;
-  put_back(governor);
   end_records(governor);
 }
 
@@ -359,6 +359,18 @@ static int64_t govern(struct governor *governor) {
   return sleep_ns;
 }
 
+/* Tries again and again to put back what was off when it gave up: nobody else would. */
+static int64_t do_round(struct governor *governor) {
+  int64_t sleep_ns = LONGEST_TICK_NS;
+  if (get(governor->meter->is_governed))
+    sleep_ns = govern(governor);
+  if (!get(governor->meter->is_governed)) {
+    put_back(governor);
+    governor->is_at_work = governor->may_be_off;
+  }
+  return sleep_ns;
+}
+
 static void end_all_records(void) {
   for (int i = 0; i < atomic_load(&governor_count); i++) {
     claim_take(&governors[i]->claim);
@@ -368,12 +380,15 @@ static void end_all_records(void) {
   }
 }
 
-/* The host may suspend a program that does nothing, which wakes nobody: then it has no records any more. */
+/* The host may suspend a program that does nothing, which wakes nobody: then it has no records any more. One with
+ * work that no round has seen before it was suspended is looked at each tick. */
 static void wait_for_work(void) {
   static const struct timespec keep = {.tv_sec = KEEP_RECORDS_S};
   bool has_records = true;
   atomic_store(&sleeps, 1);
   bool any = has_work();
+  if (any)
+    clock_sleep_ns(LONGEST_TICK_NS);
   while (!any && atomic_load(&sleeps) != 0) {
     long waited = syscall(SYS_futex, &sleeps, FUTEX_WAIT_PRIVATE, 1, has_records ? &keep : NULL, NULL, 0);
     if (waited != 0 && errno == ETIMEDOUT) {
@@ -391,10 +406,8 @@ static void *run(void *unused) {
     bool is_at_work = false;
     for (int i = 0; i < atomic_load(&governor_count); i++) {
       struct governor *governor = governors[i];
-      if (!get(governor->meter->is_governed))
-        continue;
       claim_take(&governor->claim);
-      sleep_ns = min(sleep_ns, govern(governor));
+      sleep_ns = min(sleep_ns, do_round(governor));
       is_at_work |= governor->is_at_work;
       claim_release(&governor->claim);
     }
