@@ -2,8 +2,9 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from ruamel.yaml.nodes import MappingNode
@@ -21,7 +22,7 @@ class Conversion:
     """`found` are services with something that does not do what it says, and `text` is the file without that.
 
     `commands` make the slices, and `shared` says which services have one together. `by_hand` is what has to be changed
-    by hand; then `text` is as it was there.
+    by hand; then `text` is as it was there. In the file, each line has `line_end` for "\\n".
     """
 
     found: Sequence[Service]
@@ -29,6 +30,7 @@ class Conversion:
     shared: Sequence[str]
     before: str
     text: str
+    line_end: str
     by_hand: Sequence[str]
 
 
@@ -37,29 +39,37 @@ def convert(path: Path) -> Conversion:
     try:
         return _convert(path)
     except RecursionError:
-        raise ComposeError(f"{path}: an alias stands within its own anchor; remove it") from None
+        raise ComposeError(f"{path}: values are nested too deep; make them flatter") from None
 
 
 def _convert(path: Path) -> Conversion:
-    before, root = nodes.read(path)
+    before, root, line_ends = nodes.read(path)
     every = services(root)
     found = [each for each in every if each.findings]
     limited = [each for each in found if each.limits[:2] != (None, None)]
     by_hand = list(dict.fromkeys(f"{path}:{each}" for service in found for each in service.unreadable))
     slices = _slices(limited, _project(path, root))
     by_hand += [f"{path}: {each}" for each in _differing(limited)]
+    if limited and len(line_ends) > 1:
+        by_hand.append(f"{path}: its lines end in more than one way (LF, CRLF or CR); make them end alike")
     text = before
     if limited and not by_hand:
         text, by_hand = _rewritten(path, before, root, every, slices)
     commands = dict.fromkeys(_command(slices[each.name], each) for each in limited if not each.unreadable)
     shared = _shared(every, slices) if text != before else []
-    return Conversion(found, list(commands), shared, before, text, by_hand)
+    return Conversion(found, list(commands), shared, before, text, line_ends[0], by_hand)
 
 
 def _slices(limited: Sequence[Service], project: str) -> dict[str, str]:
-    """Return the slice of each service: those whose device stands in the same place share one."""
+    """Return the slice of each service: those whose device stands in the same place share one, and no others."""
     names: dict[int, str] = {}
-    return {each.name: names.setdefault(id(each.target.node), f"{project}-{_word(each.name)}") for each in limited}
+    for each in limited:
+        names.setdefault(id(each.target.node), _unused(f"{project}-{_word(each.name)}", names.values()))
+    return {each.name: names[id(each.target.node)] for each in limited}
+
+
+def _unused(name: str, used: Collection[str]) -> str:
+    return name if name not in used else next(each for n in count(2) if (each := f"{name}-{n}") not in used)
 
 
 def _differing(limited: Sequence[Service]) -> Iterator[str]:

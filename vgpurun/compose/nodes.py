@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -18,6 +18,7 @@ from vgpurun.errors import ComposeError
 NULL = "tag:yaml.org,2002:null"
 _MERGE = "tag:yaml.org,2002:merge"
 _NO_LIMIT = 1 << 20  # columns of a line: none is broken
+_MOST_VALUES = 100_000  # with aliases carried out: the largest files of people have some thousands
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,14 @@ class Item:
 Place: TypeAlias = Entry | Item
 
 
-def read(path: Path) -> tuple[str, MappingNode]:
-    """Return a file's text and its tree. Raises ComposeError."""
+def read(path: Path) -> tuple[str, MappingNode, Sequence[str]]:
+    """Return a file's text, its tree, and what its lines end with. Raises ComposeError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text, ends = file.read(), file.newlines or "\n"
     except (OSError, UnicodeDecodeError) as error:
         raise ComposeError(f"{path}: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}") from None
-    return text, parse(text, path)
+    return text, parse(text, path), (ends,) if isinstance(ends, str) else ends
 
 
 def parse(text: str, path: Path) -> MappingNode:
@@ -70,6 +72,8 @@ def parse(text: str, path: Path) -> MappingNode:
         root = _composed(text)
     except YAMLError as error:
         raise ComposeError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if root and _count(root, {}, path) > _MOST_VALUES:
+        raise ComposeError(f"{path}: more than {_MOST_VALUES} values, with those of each alias; split it")
     if not isinstance(root, MappingNode) or not isinstance(child(root, "services"), MappingNode):
         raise ComposeError(f"{path} is not a Compose file: it has no services")
     return root
@@ -164,6 +168,16 @@ def _children(node: Node) -> Iterator[Node]:
     if isinstance(node, CollectionNode):
         for each in node.value:
             yield from each if isinstance(each, tuple) else (each,)
+
+
+def _count(node: Node, counted: dict[int, int], path: Path) -> int:
+    """Return how many values a tree has with aliases carried out. Raises ComposeError where they never end."""
+    if id(node) not in counted:
+        counted[id(node)] = 0
+        counted[id(node)] = 1 + sum(_count(each, counted, path) for each in _children(node))
+    elif not counted[id(node)]:
+        raise ComposeError(f"{path}: an alias stands within its own anchor; remove it")
+    return counted[id(node)]
 
 
 def _all(root: Node) -> Iterator[Node]:

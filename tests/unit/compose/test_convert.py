@@ -331,6 +331,45 @@ def test_line_ends_stay(tmp_path: Path) -> None:
     assert content.count(b"\n") == content.count(b"\r\n") > 10
 
 
+def test_a_file_with_two_kinds_of_line_ends_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "compose.yaml"
+    content = OPTIONS.replace("\n", "\r\n", 1).encode()
+    path.write_bytes(content)
+    assert any("CRLF" in line for line in convert(path).by_hand)
+    assert CliRunner().invoke(command, [str(path), "--write"], standalone_mode=False).return_value == 1
+    assert path.read_bytes() == content
+
+
+def test_services_whose_names_differ_in_case_alone_have_a_slice_each(tmp_path: Path) -> None:
+    services = "".join(f"  {name}:\n    gpu_memory: 2g\n" for name in ("Web", "web", "web-2", "web."))
+    found = convert(written(tmp_path, f"name: shop\nservices:\n{services}"))
+    names = [each.split()[3] for each in found.commands]
+    assert names == ["shop-web", "shop-web-2", "shop-web-2-2", "shop-web-3"]
+    assert [devices_of(found.text, each)[0]["device_ids"] for each in ("Web", "web", "web-2", "web.")] == [
+        [f"vgpurun.io/gpu={name}"] for name in names
+    ]
+    assert not found.shared
+
+
+def test_aliases_that_make_too_much_of_a_file_are_refused(tmp_path: Path) -> None:
+    lines = ["x-0: &x0 [1, 2]", *(f"x-{n}: &x{n} [*x{n - 1}, *x{n - 1}]" for n in range(1, 18))]
+    with pytest.raises(ComposeError, match=r"compose\.yaml: more than 100000 values, with those of each alias"):
+        convert(written(tmp_path, "\n".join([*lines, OPTIONS])))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("services: {a: &a {<<: *a}}", "an alias stands within its own anchor"),
+        ("&a\n<<: *a\nservices: {a: {}}", "an alias stands within its own anchor"),
+        (f"services: {{a: {'[' * 2000}{']' * 2000}}}", "nested too deep"),
+    ],
+)
+def test_values_that_never_end_are_told_from_those_nested_too_deep(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(ComposeError, match=reason):
+        convert(written(tmp_path, text))
+
+
 def test_a_project_s_name_that_compose_inserts_is_that_of_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()

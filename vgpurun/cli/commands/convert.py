@@ -52,7 +52,7 @@ def _convert(path: Path, write: bool) -> int:
     if found.text == found.before:
         return _FOUND
     if write:
-        _replace(path, found.text)
+        _replace(path, found.text, found.line_end)
         click.echo(f"{path}: rewritten")
         return 0
     changes = difflib.unified_diff(
@@ -63,9 +63,8 @@ def _convert(path: Path, write: bool) -> int:
     return _FOUND
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write it as a whole or not at all, with the mode and line ends that it has; a link stays one."""
+def _replace(path: Path, text: str, line_end: str) -> None:
+    """Write it as a whole or not at all, with the mode that it has; a link stays one."""
     real = path.resolve()
-    line_end = "\r\n" if b"\r\n" in real.read_bytes() else "\n"
     with atomic_file(real, real.stat().st_mode & 0o7777) as half_made:
         half_made.write_text(text, encoding="utf-8", newline=line_end)
