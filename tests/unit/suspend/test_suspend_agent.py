@@ -195,6 +195,25 @@ def test_a_stop_that_fails_is_tried_again(idle: Idle) -> None:
     assert idle.said[1:] == ["warning: train: the engine is gone"]
 
 
+def test_a_trouble_is_forgotten_with_its_target(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is said again where the container is started again."""
+
+    def fails(*_: object) -> None:
+        raise EngineError("it does not end")
+
+    monkeypatch.setattr(idle.engine, "stop_in_time", fails)
+    idle.look_after(0)
+    idle.look_after(3)
+    told = "warning: train: it does not end"
+    assert idle.said.count(told) == 1
+    idle.engine.is_listed = False
+    idle.look_after(1)
+    idle.engine.is_listed = True
+    idle.look_after(0)
+    idle.look_after(3)
+    assert idle.said.count(told) == 2
+
+
 def test_a_launch_of_before_the_host_was_started_is_no_use(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock begins anew; what the usage file says may be days ahead."""
     launches_s = [1000.0 + 86400]

@@ -105,7 +105,7 @@ class Agent:
         self._troubles.step(self._deadlines.end, self._roster.engine, self._roster.containers)
         self._troubles.step(self._deadlines.warn, self._roster.containers)
         self._roster.list_targets()
-        for each in (self._care, self._idling):
+        for each in (self._care, self._idling, self._troubles):
             each.keep(self._roster.targets)
         self._uses.keep(self._roster.targets, now_s)
 

@@ -205,7 +205,7 @@ class Swapper:
         if trouble:
             with self._lock:
                 self._turns.failed(target.id, time.monotonic())
-        self._troubles.take(f"turns of {target.id}", trouble and f"{target.name}: {trouble}")
+        self._troubles.take("turns", trouble and f"{target.name}: {trouble}", target)
         return found, time.monotonic() - began_s, trouble
 
 

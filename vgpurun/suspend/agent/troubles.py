@@ -1,6 +1,6 @@
 """The agent's failures: it says each once, and tries again a little later."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from vgpurun.errors import VgpurunError
 from vgpurun.suspend.targets import Target
@@ -14,11 +14,19 @@ class Troubles:
     def __init__(self, say: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._say = say
         self._clock = clock
-        self._words: dict[str, str] = {}
+        self._words: dict[tuple[str, str], str] = {}  # by target, or "", and by what is done
         self._again_s: dict[str, float] = {}
 
-    def take(self, key: str, trouble: str) -> None:
+    def keep(self, targets: Sequence[Target]) -> None:
+        """Forget the troubles with all targets but these."""
+        there = {"", *(each.id for each in targets)}
+        for key in [each for each in list(self._words) if each[0] not in there]:
+            self._words.pop(key, None)  # another thread may have had it
+        self._again_s = {id_: at_s for id_, at_s in self._again_s.items() if id_ in there}
+
+    def take(self, act: str, trouble: str, target: Target | None = None) -> None:
         """Take note of a trouble, or by an empty one that there is none any more."""
+        key = (target.id if target else "", act)
         if trouble and self._words.get(key) != trouble:
             self._say(f"warning: {trouble}")
         self._words[key] = trouble
@@ -34,7 +42,7 @@ class Troubles:
             trouble = ""
         if trouble:
             self.put_off(target, _TRY_AGAIN_S)
-        self.take(target.id, trouble and f"{target.name}: {trouble}")
+        self.take("", trouble and f"{target.name}: {trouble}", target)
 
     def put_off(self, target: Target, span_s: float) -> None:
         """Leave a target alone for so long."""
@@ -46,7 +54,7 @@ class Troubles:
 
     def has(self, target: Target) -> bool:
         """Whether the last attempt has failed."""
-        return bool(self._words.get(target.id))
+        return bool(self._words.get((target.id, "")))
 
 
 def trouble_of(act: Callable[..., None], *arguments: object) -> str:
