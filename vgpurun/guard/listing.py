@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from vgpurun.errors import ContainerError, EngineError
 from vgpurun.guard.snapshot import Program
-from vgpurun.util.background import Background
+from vgpurun.util.background import ENGINE_TAKES_S, Background
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import VgpurunContainer
     from vgpurun.engine.containers import ContainerEngine
 
 _ENGINE_PATIENCE_S = 5
-_ENGINE_TAKES_S = 0.2  # mostly; a look waits no longer for its answer
 _EVERY_S, _AT_MOST_EVERY_S = 60.0, 1.0
 
 ANY = ""  # in place of the id of a container that is not known
@@ -44,7 +43,7 @@ class Listing:
             known, unknown = frozenset(self.first_pids.keys() - self.unknown), frozenset(self.unknown - {ANY})
             self._asked_of = frozenset(programs)
             self._asking = Background(lambda: self._ask(known, unknown))
-        if self._asking is None or not self._asking.has_ended(_ENGINE_TAKES_S):
+        if self._asking is None or not self._asking.has_ended(ENGINE_TAKES_S):
             return None
         asking, self._asking = self._asking, None
         try:

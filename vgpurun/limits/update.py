@@ -22,6 +22,7 @@ from vgpurun.util.locking import lock_in_time, open_lock
 from vgpurun.util.nofollow import open_nofollow, opened_folder
 
 _PATIENCE_S = ContextVar("patience_s", default=60.0)  # a start on a busy engine takes its time
+_DAEMON_PATIENCE_S = 1.0  # it looks again soon
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def set_paused(container: Limited, paused: bool) -> None:
 
 
 @contextmanager
-def patience(seconds: float) -> Iterator[None]:
+def patience(seconds: float = _DAEMON_PATIENCE_S) -> Iterator[None]:
     """Let this thread wait no longer than that for whoever changes limits: the owner of a folder may hold its lock.
 
     So a daemon that looks after all users' containers is held up by none of them.

@@ -7,6 +7,8 @@ from vgpurun.util.threads import Helper
 
 Result = TypeVar("Result")
 
+ENGINE_TAKES_S = 0.2  # mostly, for an answer: a look of a daemon waits no longer for it, and asks the next time
+
 
 class Background(Generic[Result]):
     """Begins a piece of work in a thread of its own, without effects that would have to be undone."""

@@ -19,12 +19,11 @@ from vgpurun.suspend.agent.facts import Fact, Facts
 from vgpurun.suspend.agent.giving_way import GivingWay
 from vgpurun.suspend.agent.idling import Idling
 from vgpurun.suspend.agent.roster import Roster
-from vgpurun.suspend.agent.swapping import LOCK_PATIENCE_S, Swapper
+from vgpurun.suspend.agent.swapping import INTERVAL_S, Swapper
 from vgpurun.suspend.agent.transitions import Transitions
 from vgpurun.suspend.agent.troubles import Troubles
 from vgpurun.suspend.agent.uses import Uses
 
-_INTERVAL_S = 0.05  # between refreshes of those that are suspended: a program waits
 _FULL_INTERVAL_S = 1.0  # between refreshes of all others
 
 
@@ -78,12 +77,12 @@ class Agent:
 
     def _wait_s(self) -> float:
         all_s = self._refreshed_s + _FULL_INTERVAL_S - self._clock()
-        return _INTERVAL_S if self._care.watched else max(all_s, _INTERVAL_S)
+        return INTERVAL_S if self._care.watched else max(all_s, INTERVAL_S)
 
     def look(self) -> None:
         """Do what is to be done now. Raises nothing."""
         now_s = self._clock()
-        with patience(LOCK_PATIENCE_S):
+        with patience():
             looked_at = self._care.watched
             if now_s - self._refreshed_s >= _FULL_INTERVAL_S:
                 self._refreshed_s = now_s

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from vgpurun.limits.update import patience
 from vgpurun.suspend import requests
 from vgpurun.suspend.agent.roster import Roster
-from vgpurun.suspend.agent.swapping import LOCK_PATIENCE_S
 from vgpurun.suspend.agent.transitions import Transitions
 from vgpurun.suspend.agent.troubles import trouble_of
 from vgpurun.suspend.requests import Request
@@ -48,7 +47,7 @@ class Answering:
         engine = self._roster.engine
 
         def act() -> None:
-            with patience(LOCK_PATIENCE_S):
+            with patience():
                 self._transitions.carry_out(target, request, engine)
 
         return Background(lambda: trouble_of(act))

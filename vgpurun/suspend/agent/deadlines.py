@@ -4,12 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from vgpurun.admission.overdue import Ending, end_overdue, ending_soon
-from vgpurun.util.background import Background
+from vgpurun.util.background import ENGINE_TAKES_S, Background
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer
-
-_ENGINE_TAKES_S = 0.2  # mostly; a look waits no longer for it, and asks the next time
 
 
 class Deadlines:
@@ -25,7 +23,7 @@ class Deadlines:
         """End what is over, in a thread of its own: a container may take long to end. Raises what went wrong there."""
         if self._ending is None:
             self._ending = Background(lambda: self._end(engine, containers))
-        if self._ending.has_ended(_ENGINE_TAKES_S):
+        if self._ending.has_ended(ENGINE_TAKES_S):
             ended, self._ending = self._ending, None
             ended.result()
 

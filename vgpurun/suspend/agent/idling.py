@@ -10,9 +10,7 @@ from vgpurun.suspend.agent.transitions import Transitions
 from vgpurun.suspend.agent.uses import Uses
 from vgpurun.suspend.processes import find
 from vgpurun.suspend.targets import Target
-from vgpurun.util.background import Background
-
-_ENGINE_TAKES_S = 0.2  # mostly; a look waits no longer for it, and asks the next time
+from vgpurun.util.background import ENGINE_TAKES_S, Background
 
 
 class Idling:
@@ -51,7 +49,7 @@ class Idling:
         """Begin to stop it, or ask how that goes."""
         is_new = target.id not in self._stops
         stopping = self._stops.pop(target.id, None) or Background(lambda: stop(target, self._gpus))
-        if stopping.has_ended(_ENGINE_TAKES_S if is_new else 0):
+        if stopping.has_ended(ENGINE_TAKES_S if is_new else 0):
             stopping.result()
             self._uses.begin_anew(target)  # if it is there still, it was started again
         else:

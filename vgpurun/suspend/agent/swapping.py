@@ -22,8 +22,7 @@ from vgpurun.suspend.targets import Target
 from vgpurun.suspend.transition import Wishes, is_asked_for, read, suspend, swap_in
 from vgpurun.suspend.turns import Exchange, Group, Turns
 
-LOCK_PATIENCE_S = 1.0  # for another command that changes a target's limits, and for an owner who holds its lock
-_INTERVAL_S = 0.05
+INTERVAL_S = 0.05  # between refreshes of those that are suspended: a program waits
 
 
 class Swapper:
@@ -66,7 +65,7 @@ class Swapper:
         (self._is_wanted.set if targets else self._is_wanted.clear)()
 
     def _run(self) -> None:
-        while self._is_wanted.wait() and not self._stopping.wait(_INTERVAL_S):
+        while self._is_wanted.wait() and not self._stopping.wait(INTERVAL_S):
             self.look()
 
     def look(self) -> None:
@@ -109,7 +108,7 @@ class Swapper:
         leaves_alone = len(exchange.out) == 1 and self._stayed.isdisjoint(exchange.out)
         meanwhile = _Meanwhile(self._begin_to_come, into if leaves_alone else None)
         try:
-            with patience(LOCK_PATIENCE_S), Checkpoints(self._libcuda) as driver:
+            with patience(), Checkpoints(self._libcuda) as driver:
                 wishes = Wishes(f"turn of {into.name}" if into else "another is there", is_swap=True)
                 wishes = wishes._replace(when_locked=meanwhile.begin)
                 gone = (self._go(targets[each], driver, wishes, each in exchange.idle) for each in exchange.out)
@@ -237,7 +236,7 @@ class _Meanwhile:
         return self._has_come
 
     def _run(self, into: Target, leaving: Record) -> None:
-        with patience(LOCK_PATIENCE_S):
+        with patience():
             self._has_come = self._come(into, leaving, self._may_go_on)
 
     def _may_go_on(self) -> bool:
