@@ -32,7 +32,7 @@ from vgpurun.storage.holders import pid_namespace
 from vgpurun.suspend import record, requests
 from vgpurun.suspend.agent import deadlines, giving_way, roster
 from vgpurun.suspend.agent.agent import Agent
-from vgpurun.suspend.agent.facts import Facts, Said
+from vgpurun.suspend.agent.facts import Facts, Files
 from vgpurun.suspend.agent.idling import stop
 from vgpurun.suspend.agent.transitions import Transitions
 from vgpurun.suspend.agent.troubles import Troubles
@@ -80,25 +80,25 @@ def test_a_step_that_fails(monkeypatch: pytest.MonkeyPatch, name: str, error: Ex
     assert len(said) == 1 and str(error) in said[0]
 
 
-def test_what_a_state_folder_says_is_read_again_after_each_change(
+def test_the_files_of_a_state_folder_are_read_again_after_each_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Mostly it says nothing, which is remembered too."""
+    """Mostly there are none, which is remembered too."""
     folder = tmp_path / "state"
     folder.mkdir()
     facts, target = Facts(), Target("id", "train", folder)
 
-    def said() -> Said:
-        return facts.said(target)
+    def files() -> Files:
+        return facts.files(target)
 
     def settles_at(found: Record | None, policy: IdlePolicy | None) -> None:
-        assert said() == (found, policy, None)
+        assert files() == (found, policy, None)
         while tmp_path.stat().st_ctime_ns == folder.stat().st_ctime_ns:  # what changes next would have this time, too
             os.utime(tmp_path)
         with monkeypatch.context() as later:
             later.setattr(unchanged, "_SETTLED_NS", -1 << 62)
-            said()
-        assert said() is said()  # it is read no more
+            files()
+        assert files() is files()  # it is read no more
 
     suspended = Record(Phase.SUSPENDED, (), {}, False, "somebody", 1.0, 1)
     settles_at(None, None)
@@ -108,15 +108,15 @@ def test_what_a_state_folder_says_is_read_again_after_each_change(
         half_made.write_bytes(idle_files("2h:warn")[FILE])
     settles_at(suspended, IdlePolicy(7200, "warn"))
     record.forget(folder)
-    assert said() == (None, IdlePolicy(7200, "warn"), None)
+    assert files() == (None, IdlePolicy(7200, "warn"), None)
     asked = Request("suspend", "token", True, 5)
     content = {**asked._asdict(), "until_boot_s": boot_s() + 60, "boot": boot_id()}
     (folder / requests.REQUEST).write_text(json.dumps(content))
-    assert said().request == asked
+    assert files().request == asked
     requests.answer(folder, asked, "in the way")
-    assert said().request is None, "it has its answer"
+    assert files().request is None, "it has its answer"
     (folder / requests.REQUEST).write_text(json.dumps({**content, "token": "next", "lock_timeout_ms": 1 << 60}))
-    assert said().request == Request("suspend", "next", True, 60_000), "a guard that ends waits for no longer"
+    assert files().request == Request("suspend", "next", True, 60_000), "a guard that ends waits for no longer"
 
 
 class OneContainer:

@@ -32,12 +32,12 @@ class Care:
         return list(self._watched.values())
 
     def keep(self, targets: Sequence[Target]) -> None:
-        """Forget all but these."""
+        """Forget every target that is not among these."""
         self._watched = {each.id: each for each in targets if each.id in self._watched}
 
     def see_to(self, target: Target, now_s: float) -> None:
         """Do what is to be done about a target. Raises VgpurunError and OSError; then it is to be tried again."""
-        found, policy, request = self._facts.said(target)
+        found, policy, request = self._facts.files(target)
         if request is not None or self._answering.is_busy_with(target):
             self._watched[target.id] = target
             self._answering.see_to(target, request)

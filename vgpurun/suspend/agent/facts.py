@@ -1,4 +1,4 @@
-"""Reads what the folders of targets say: their limits, how they are suspended, --idle, and what their users ask for."""
+"""Reads the folders of targets: their limits, how they are suspended, --idle, and what their users ask for."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,8 +25,8 @@ class Marks(NamedTuple):
     is_marked: bool = False
 
 
-class Said(NamedTuple):
-    """The words of a state folder's files: how it is suspended, what --idle says, and what its user asks for."""
+class Files(NamedTuple):
+    """What is in a state folder's files: how its target is suspended, its --idle, and what its user asks for."""
 
     found: Record | None = None
     policy: IdlePolicy | None = None
@@ -34,21 +34,21 @@ class Said(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """A target, and what its folders say."""
+    """A target, and what was read in its folders."""
 
     target: Target
     marks: Marks
-    said: Said
+    files: Files
 
     @property
     def is_in_question(self) -> bool:
         """Whether something may have to be done about it; for most there is nothing."""
-        return any(self.said) or self.marks.is_marked
+        return any(self.files) or self.marks.is_marked
 
     @property
     def is_noted(self) -> bool:
         """Whether its use of GPUs is to be noted: for --idle, or for its turns."""
-        return self.marks.takes_turns or self.said.policy is not None
+        return self.marks.takes_turns or self.files.policy is not None
 
 
 class Facts:
@@ -57,25 +57,25 @@ class Facts:
     def __init__(self) -> None:
         self._marks = Unchanged("etc/limits", _marks_in, Marks())
         # These files come, change and go by a change of the folder, so that one question tells of both.
-        self._said = Unchanged(".", _said_in, Said())
+        self._files = Unchanged(".", _files_in, Files())
         self._changes = FolderWatch()
         self._found: list[Fact] = []
         self._found_of: Sequence[Target] | None = None  # None: look again
 
     def marks(self, target: Target) -> Marks:
-        """Return what a target's limits say now."""
+        """Return what is in a target's limits now."""
         return self._marks(target.limits_folder)
 
-    def said(self, target: Target) -> Said:
-        """Return what the files of a target's state folder say now."""
-        return self._said(target.limits_folder)
+    def files(self, target: Target) -> Files:
+        """Return what is in the files of a target's state folder now."""
+        return self._files(target.limits_folder)
 
     def of(self, targets: Sequence[Target]) -> Sequence[Fact]:
-        """Return what the folders of all these say."""
+        """Return what is in the folders of each of these."""
         if self._changes.changed() or self._found_of is not targets:
             folders = [folder for each in targets for folder in (each.limits_folder, each.limits_folder / "etc")]
             are_watched = NOT_WATCHED not in [self._changes.add(folder) for folder in folders]  # before they are read
-            self._found = [Fact(each, self.marks(each), self.said(each)) for each in targets]
+            self._found = [Fact(each, self.marks(each), self.files(each)) for each in targets]
             self._found_of = targets if are_watched else None
         return self._found
 
@@ -95,8 +95,8 @@ def _marks_in(folder: Path) -> Marks:
     )
 
 
-def _said_in(folder: Path) -> Said:
+def _files_in(folder: Path) -> Files:
     found = None
     with suppress(OSError):
         found = record.read(folder)
-    return Said(found, read_idle(folder), requests.read_request(folder))
+    return Files(found, read_idle(folder), requests.read_request(folder))

@@ -55,7 +55,7 @@ class GivingWay:
         """Yield those on these GPUs that are idle and may be suspended, the longest idle first."""
         idle_s: dict[Target, float] = {}
         for other in self._roster.targets:
-            marks, policy = self._facts.marks(other), self._facts.said(other).policy
+            marks, policy = self._facts.marks(other), self._facts.files(other).policy
             if policy is None or policy.action != "suspend" or marks.is_marked or uuids.isdisjoint(marks.uuids):
                 continue
             for_s = self._uses.idle_s(other, now_s)

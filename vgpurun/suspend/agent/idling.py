@@ -25,7 +25,7 @@ class Idling:
         self._stops: dict[str, Background[None]] = {}  # under way
 
     def keep(self, targets: Sequence[Target]) -> None:
-        """Forget all but these."""
+        """Forget every target that is not among these."""
         there = {each.id for each in targets}
         self._said &= there
         self._stops = {id_: each for id_, each in self._stops.items() if id_ in there}

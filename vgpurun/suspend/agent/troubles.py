@@ -18,7 +18,7 @@ class Troubles:
         self._again_s: dict[str, float] = {}
 
     def keep(self, targets: Sequence[Target]) -> None:
-        """Forget the troubles with all targets but these."""
+        """Forget the troubles with every target that is not among these."""
         there = {"", *(each.id for each in targets)}
         for key in [each for each in list(self._words) if each[0] not in there]:
             self._words.pop(key, None)  # another thread may have had it

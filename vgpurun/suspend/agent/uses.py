@@ -27,7 +27,10 @@ class Uses:
         self._noted_s = float("-inf")
 
     def keep(self, targets: Sequence[Target], now_s: float) -> None:
-        """Forget all but these. One that is started again is as new: it was not idle while it did not run."""
+        """Forget every target that is not among these.
+
+        One that is started again is as new: it was not idle while it did not run.
+        """
         self._busy_s = {each.id: self._busy_s.get(each.id, now_s) for each in targets}
 
     def begin_anew(self, target: Target) -> None:
