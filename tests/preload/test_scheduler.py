@@ -381,19 +381,34 @@ def test_where_calls_take_long_there_are_fewer(sandbox: Sandbox, tmp_path: Path)
     assert 5 < len(list(profile.waits())) < 50, "in 4 s, and not a hundred of them"
 
 
-def own_slice_us() -> int:
-    """Ask the driver for the time slice of this process's group: the first of its objects that is one."""
+GET_TIMESLICE, GET_CONTEXT_ID = (0xA06C0104, 8), (0xA06F0113, 4)  # NVA06C_CTRL_CMD_GET_TIMESLICE and so on, in bytes
+
+
+def own_control() -> tuple[int, int]:
+    """Return the descriptor by which this process's driver makes its calls, and the driver's client."""
     own = next(fd for fd in os.listdir("/proc/self/fd") if "nvidiactl" in os.readlink(f"/proc/self/fd/{fd}"))
-    client = int.from_bytes(os.pread(int(own), 4, 16), "little")
-    slice_us, status = ctypes.c_uint64(), -1
+    return int(own), int.from_bytes(os.pread(int(own), 4, 16), "little")
+
+
+def first_answer(command: int, size: int) -> tuple[int, int]:
+    """Ask the driver about each of this process's objects; return the first that answers, and its answer."""
+    (own, client), answer, status = own_control(), ctypes.c_uint64(), -1
     for handle in range(0x5C000001, 0x5C000010):
-        call = (ctypes.c_uint32 * 8)(client, handle, 0xA06C0104, 0, 0, 0, 8, 0)  # NVA06C_CTRL_CMD_GET_TIMESLICE
-        ctypes.c_uint64.from_buffer(call, 16).value = ctypes.addressof(slice_us)
-        ctypes.CDLL("libcuda.so.1").ioctl(int(own), ctypes.c_ulong(0xC020462A), call)
+        call = (ctypes.c_uint32 * 8)(client, handle, command, 0, 0, 0, size, 0)
+        ctypes.c_uint64.from_buffer(call, 16).value = ctypes.addressof(answer)
+        ctypes.CDLL("libcuda.so.1").ioctl(own, ctypes.c_ulong(0xC020462A), call)
         status = call[7]
         if status == 0:
-            return slice_us.value
-    raise AssertionError(f"no group: {status:#x}")
+            return handle, answer.value
+    raise AssertionError(f"no object answers: {status:#x}")
+
+
+def free_a_channel_unseen() -> None:
+    """The library, which has not seen that, goes on to switch it with the others."""
+    own, client = own_control()
+    call = (ctypes.c_uint32 * 4)(client, 0, first_answer(*GET_CONTEXT_ID)[0], 0)
+    ctypes.CDLL("libcuda.so.1").ioctl(own, ctypes.c_ulong(0xC0104629), call)
+    assert call[3] == 0
 
 
 def telling_its_slice() -> None:
@@ -412,7 +427,7 @@ def telling_its_slice() -> None:
     print("ready", flush=True)
     while True:
         input()
-        print(own_slice_us(), flush=True)
+        print(first_answer(*GET_TIMESLICE)[1], flush=True)
 
 
 def await_slice(process: subprocess.Popen[str], slice_us: int) -> None:
@@ -555,6 +570,21 @@ def test_work_that_runs_though_it_is_off_is_noticed(sandbox: Sandbox, has_neighb
             neighbours.callback(neighbour.kill)
             assert line(neighbour) == "ready"
         assert f"does not take it off as it is asked to; {HELD_INSTEAD}" in said(sandbox, launching_for_5_s)
+
+
+def test_switches_that_are_refused_are_noticed(sandbox: Sandbox) -> None:
+    def program() -> None:
+        d = Driver()
+        d.start()
+        k = d.kernel("spin_1ms")
+        d.launch(k)
+        d.synchronize()
+        time.sleep(1)  # it is on
+        free_a_channel_unseen()
+        for _ in range(5):
+            launch_for_a_second(d, k)
+
+    assert f"does not take it off as it is asked to; {HELD_INSTEAD}" in said(sandbox, program)
 
 
 def test_a_driver_that_never_says_that_nothing_is_left_is_noticed(sandbox: Sandbox) -> None:

@@ -30,7 +30,7 @@
 #define SLICE_BESIDE_HIGHER_US 150    /* a request of high priority waits for as long */
 #define DEFAULT_SLICE_US 2048         /* the driver's */
 #define SET_SLICES_NS 500000000LL     /* again: what is set before the driver schedules a group is lost */
-#define GIVE_UP_AFTER_NS 2000000000LL /* of calls that are refused, or of work that no record knows of */
+#define GIVE_UP_AFTER_NS 2000000000LL /* of switches that are refused, or of work that no record knows of */
 #define MOST_BROKEN 3                 /* times in a row in which work ran that had been taken off */
 #define MOST_TRIES 8                  /* of a call that is refused while contexts come and go, or of a question */
 #define KEEP_RECORDS_S 1              /* without work: to begin them anew takes milliseconds, which nobody pays */
@@ -56,7 +56,7 @@ struct governor {
   double pace;                        /* for which part of the time in which it had work it had the GPU */
   int64_t ask_at_ns, ask_after_ns;    /* whether anything is left of it */
   int64_t period_ns, calls_ns;
-  int64_t refused_ns; /* since when calls are; 0: they are not */
+  int64_t refused_ns; /* since when switches are; 0: they are not */
   int64_t unseen_ns;  /* for which it has had work since the records last knew of any */
   bool says_idle;     /* the driver has done so */
   int says_busy;      /* how often it has where nothing was left */
@@ -214,6 +214,7 @@ static uint64_t wanted_slice_us(const struct governor *governor, struct turns_vi
   return (uint64_t)max(percent * SLICE_AT_ALL_US / 100, LEAST_SLICE_US) / (uint64_t)(others.siblings + 1);
 }
 
+/* Takes no answer for one about switches: a driver may set slices, and refuse to switch. */
 static void set_slices(struct governor *governor, int64_t now_ns) {
   struct turns *turns = &governor->meter->turns;
   struct turns_view others = {0};
@@ -228,7 +229,7 @@ static void set_slices(struct governor *governor, int64_t now_ns) {
   governor->sliced = channels_generation();
   governor->sliced_ns = now_ns;
   governor->slice_us = slice_us;
-  is_answered(governor, channels_set_slice(&governor->gpu, slice_us), now_ns);
+  (void)channels_set_slice(&governor->gpu, slice_us);
 }
 
 /* ---- the switch -------------------------------------------------------------------------------------------------- */
@@ -324,6 +325,7 @@ static void give_up(struct governor *governor) {
                                                        : "the driver always says that there is some";
   log_line(LOG_WARNING, "work on GPU %s: %s; launches are held instead", governor->uuid, why);
   set(governor->meter->is_governed, false);
+  governor->is_at_work = false;
   end_records(governor);
 }
 
@@ -343,6 +345,7 @@ static int64_t govern(struct governor *governor) {
   if (!find(governor)) {
     outstanding_all_done(governor->meter, NULL, INT64_MAX);
     governor->is_off = governor->may_be_off = governor->is_at_work = false;
+    governor->refused_ns = 0;
     return LONGEST_TICK_NS;
   }
   int64_t sleep_ns = LONGEST_TICK_NS;
@@ -364,10 +367,8 @@ static int64_t do_round(struct governor *governor) {
   int64_t sleep_ns = LONGEST_TICK_NS;
   if (get(governor->meter->is_governed))
     sleep_ns = govern(governor);
-  if (!get(governor->meter->is_governed)) {
+  if (!get(governor->meter->is_governed))
     put_back(governor);
-    governor->is_at_work = governor->may_be_off;
-  }
   return sleep_ns;
 }
 
@@ -380,8 +381,8 @@ static void end_all_records(void) {
   }
 }
 
-/* The host may suspend a program that does nothing, which wakes nobody: then it has no records any more. One with
- * work that no round has seen before it was suspended is looked at each tick. */
+/* The host may suspend a program that does nothing, which wakes nobody: then it has no records any more. While there
+ * is work that no round had seen before that, there is a round at each tick. */
 static void wait_for_work(void) {
   static const struct timespec keep = {.tv_sec = KEEP_RECORDS_S};
   bool has_records = true;
@@ -408,7 +409,7 @@ static void *run(void *unused) {
       struct governor *governor = governors[i];
       claim_take(&governor->claim);
       sleep_ns = min(sleep_ns, do_round(governor));
-      is_at_work |= governor->is_at_work;
+      is_at_work |= governor->is_at_work || governor->may_be_off;
       claim_release(&governor->claim);
     }
     if (is_at_work)
