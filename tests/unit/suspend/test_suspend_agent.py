@@ -32,6 +32,7 @@ from vgpurun.storage.holders import pid_namespace
 from vgpurun.suspend import record, requests
 from vgpurun.suspend.agent import deadlines, giving_way, roster
 from vgpurun.suspend.agent.agent import Agent
+from vgpurun.suspend.agent.care import Care
 from vgpurun.suspend.agent.facts import Facts, Files
 from vgpurun.suspend.agent.idling import stop
 from vgpurun.suspend.agent.transitions import Transitions
@@ -201,17 +202,15 @@ def test_a_trouble_is_forgotten_with_its_target(idle: Idle, monkeypatch: pytest.
     def fails(*_: object) -> None:
         raise EngineError("it does not end")
 
-    monkeypatch.setattr(idle.engine, "stop_in_time", fails)
+    monkeypatch.setattr(Care, "see_to", fails)
     idle.look_after(0)
-    idle.look_after(3)
-    told = "warning: train: it does not end"
-    assert idle.said.count(told) == 1
+    idle.look_after(1)
+    assert idle.said == ["warning: train: it does not end"]
     idle.engine.is_listed = False
     idle.look_after(1)
     idle.engine.is_listed = True
-    idle.look_after(0)
-    idle.look_after(3)
-    assert idle.said.count(told) == 2
+    idle.look_after(1)
+    assert idle.said == ["warning: train: it does not end"] * 2
 
 
 def test_a_launch_of_before_the_host_was_started_is_no_use(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:
