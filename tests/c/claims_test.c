@@ -61,7 +61,7 @@ static void count_ended(const struct meter_stream *stream, const struct batch *b
   __atomic_add_fetch(&ended, batch->launches, __ATOMIC_RELAXED);
 }
 
-static void ignore_wait(const struct meter *meter, int64_t began_ns, int64_t ended_ns) {
+static void ignore_span(const struct meter *meter, int64_t began_ns, int64_t ended_ns) {
   (void)meter, (void)began_ns, (void)ended_ns;
 }
 
@@ -70,7 +70,7 @@ static struct meter_terms no_limit(const void *owner) {
   return (struct meter_terms){.percents = {VGPU_NO_SM_LIMIT}};
 }
 
-static const struct meter_observer observer = {count_joined, count_ended, ignore_wait};
+static const struct meter_observer observer = {count_joined, count_ended, ignore_span, ignore_span};
 static struct vgpu_device_shared device;
 static struct device_state state = {.memory = &device};
 static struct meter *meter;

@@ -100,8 +100,8 @@ def test_what_is_paused_can_be_suspended(own_gpu: Cli, debian: str) -> None:
 
 def keepers(guard: subprocess.Popen[str]) -> list[int]:
     """Return the processes of a guard that put back what is off when it is killed."""
-    command = ["pgrep", "-P", str(guard.pid), "-f", "switch_keeper"]
-    return [int(pid) for pid in subprocess.run(command, capture_output=True, text=True).stdout.split()]
+    children = [pid for of in Path(f"/proc/{guard.pid}/task").glob("*/children") for pid in of.read_text().split()]
+    return [int(pid) for pid in children if b"switch_keeper" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def stop_while_off(vgpurun: Cli, guard: subprocess.Popen[str], chance: random.Random) -> None:

@@ -109,4 +109,4 @@ def test_warned_of_and_stopped(guard: Guard, start: Callable[..., Program]) -> N
 def test_a_policy_that_is_none(host: Host) -> None:
     for text in ("soon", "5m:", "5m:sleep", "0s", ":stop"):
         done = host.vgpurun("local", "--driver", "sim", "--idle", text, "--", "true")
-        assert done.returncode == 125 and f"--idle '{text}' is not a time" in done.stderr
+        assert done.returncode == 125 and f"--idle '{text}' is not TIME[:ACTION]" in done.stderr

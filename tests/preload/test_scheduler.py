@@ -594,7 +594,7 @@ def test_a_driver_that_never_says_that_nothing_is_left_is_noticed(sandbox: Sandb
         d = Driver()
         d.start()
         k = d.kernel("spin_1ms")
-        for _ in range(50):
+        for _ in range(300):
             d.launch(k)
             d.synchronize()
             time.sleep(20e-3)
@@ -779,6 +779,7 @@ def test_a_list_that_is_refused_in_part_leaves_nothing_off(sandbox: Sandbox) -> 
     assert HELD_INSTEAD not in said(sandbox, program)
 
 
+@pytest.mark.real_time
 def test_contexts_that_come_and_go_at_the_first_launch_keep_nobody_from_it(sandbox: Sandbox) -> None:
     def begin() -> bool:
         """Return whether the GPU's scheduler holds the limit of a process that has just begun."""
