@@ -17,6 +17,9 @@ from xdist.scheduler import LoadScopeScheduling
 from support import CHECKOUT, LIBRARY, is_set, remove_tenants, unavailable
 from support.debian_packages import UnavailableError
 
+# Else gRPC starts its threads anew in each process that a test forks, which then find their files closed.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+
 # Helpers whose assertions should say what they compared; this must come before their import.
 pytest.register_assert_rewrite("cli", "terminal")
 
