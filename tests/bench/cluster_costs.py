@@ -69,7 +69,7 @@ class Figure(NamedTuple):
 
 
 class Process(NamedTuple):
-    """What a process has taken by now."""
+    """Measure what a process has taken by now."""
 
     pid: int
 
@@ -107,7 +107,7 @@ def idle_percent(process: Process) -> str:
 
 
 def on_disk_kib(*paths: Path) -> int:
-    """What files and folders take of a disk."""
+    """Measure what files and folders take of a disk."""
     found = [each for path in paths for each in (path, *(path.rglob("*") if path.is_dir() else ()))]
     return sum(each.lstat().st_blocks for each in found) // 2
 
@@ -281,7 +281,7 @@ def write(figures: Iterable[Figure]) -> None:
 
 
 def requested(way: str, container: str, resource: str) -> Decimal:
-    """What a container requests by the manifests, in cores or bytes."""
+    """Read what a container requests by the manifests, in cores or bytes."""
     (daemon_set,) = yaml.safe_load_all((MANIFESTS / way / "daemonset.yaml").read_text())
     containers = {each["name"]: each for each in daemon_set["spec"]["template"]["spec"]["containers"]}
     return Decimal(parse_quantity(containers[container]["resources"]["requests"][resource]))

@@ -45,7 +45,7 @@ def test_the_objects_that_the_page_names_are_installed() -> None:
 
 
 def listed() -> set[Path]:
-    """What the page says that is left on a node."""
+    """Read from the page what is left on a node."""
     (rows,) = re.findall(r"\n\| Left on a node .*\n\|[-|]+\n((?:\|.*\n)+)", PAGE.read_text())
     return {Path(each) for row in rows.splitlines() for each in re.findall(r"`(/[^`]+)`", row.split("|")[1])}
 

@@ -297,7 +297,7 @@ def with_files(machine: Machine, files: int) -> ProcessIdentity:
 
 
 def test_each_of_many_files_has_its_client(machine: Machine) -> None:
-    """What one of them does not know is known to another."""
+    """Each file is asked for the clients that another one does not know."""
     table = Files((CLIENT, DEVICE), (FIRST, OF_DEVICE), (FIRST, 0xC86F))
     channels = ProcessChannels(with_files(machine, 12), table)
     assert channels.find() == 12

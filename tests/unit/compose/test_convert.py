@@ -272,7 +272,7 @@ services:
 
 LAID_OUT = """\
 ---
-# What a shop needs.
+# The services of a shop.
 x-env: &env {LANG: C, 'TZ': "UTC"}  # flow
 
 services:

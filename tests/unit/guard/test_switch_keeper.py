@@ -65,7 +65,7 @@ def test_a_mistake_about_one_process_keeps_no_other_off(keeper: Keeper) -> None:
 
 
 def test_one_that_may_be_off_is_looked_for_less_and_less_often(keeper: Keeper) -> None:
-    """It may be hidden for good; the last look is at the end."""
+    """A process may be hidden for good; the last look is at the end."""
     pid = os.getpid()
     keeper.answer(line(KEEP, pid))
     Channels.troubles[pid] = ChannelError("hidden")

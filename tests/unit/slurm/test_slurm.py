@@ -107,7 +107,7 @@ def test_gres_conf_is_read_for_one_node(cluster_files: Callable[..., Path]) -> N
 
 
 def record(gres: str, name: str = "train", comment: str = "", head: str = "JobId=7") -> str:
-    """What scontrol 24.11 prints of a job, with names and comments as its user wrote them."""
+    """Print a job as scontrol 24.11 does, with names and comments as its user wrote them."""
     return (
         f"{head} JobName={name}\n   UserId=ann(1000) GroupId=ann(1000) MCS_label=N/A\n"
         "   Priority=1 Nice=0 Account=(null) QOS=(null)\n   JobState=RUNNING Reason=None Dependency=(null)\n"
@@ -161,7 +161,7 @@ def test_a_job_is_told_from_the_others_of_its_array(
 
 
 def test_a_job_that_slurm_has_forgotten(cluster_files: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an array it has other tasks yet."""
+    """An array may have other tasks yet."""
     monkeypatch.setattr(job, "ask", lambda *_: record(SHARD, head="JobId=8 ArrayJobId=7 ArrayTaskId=2"))
     assert not job.is_on("7", "n02")
     with pytest.raises(SlurmError, match="knows no job 7"):

@@ -26,7 +26,7 @@ class Marks(NamedTuple):
 
 
 class Files(NamedTuple):
-    """What is in a state folder's files: how its target is suspended, its --idle, and what its user asks for."""
+    """The content of a state folder's files: how its target is suspended, its --idle, and what its user asks for."""
 
     found: Record | None = None
     policy: IdlePolicy | None = None
