@@ -15,7 +15,7 @@ struct array {
   void *handle;
   const struct context *context;
   uint64_t charged_bytes;
-  struct binding *tiles; /* of a sparse one */
+  struct binding *tiles; /* a sparse array's */
   CUDA_ARRAY3D_DESCRIPTOR descriptor;
 };
 
@@ -75,12 +75,10 @@ static CUresult create(enum handle_kind kind, void **handle, const CUDA_ARRAY3D_
                        unsigned levels) {
   struct context *context;
   uint64_t bytes;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   if (!handle || !descriptor || levels == 0 || levels > 32)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  result = capture_check_unsafe_call();
+  CUresult result = capture_check_unsafe_call();
   if (result == CUDA_SUCCESS)
     result = size_of(descriptor, levels, &bytes);
   if (is_sparse(descriptor))
@@ -125,13 +123,11 @@ void arrays_delete_of(const struct context *context) {
 }
 
 static CUresult destroy(enum handle_kind kind, const void *handle) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct array *array = handle_object(kind, handle);
   if (!array)
     return driver_leave(CUDA_ERROR_INVALID_HANDLE);
-  result = capture_check_unsafe_call();
+  CUresult result = capture_check_unsafe_call();
   if (result == CUDA_SUCCESS)
     delete_array(array);
   return driver_leave(result);
@@ -141,37 +137,22 @@ CUresult CUDAAPI cuArray3DCreate_v2(CUarray *handle, const CUDA_ARRAY3D_DESCRIPT
   return create(HANDLE_ARRAY, (void **)handle, descriptor, 1);
 }
 
-CUresult CUDAAPI cuArrayCreate_v2(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *descriptor) {
-  if (!descriptor)
-    return cuArray3DCreate_v2(handle, NULL);
-  CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = descriptor->Width,
-                                   .Height = descriptor->Height,
-                                   .Format = descriptor->Format,
-                                   .NumChannels = descriptor->NumChannels};
-  return cuArray3DCreate_v2(handle, &whole);
-}
+/* The other descriptors have less, or older types. */
+#define CREATE_ARRAY(name, descriptor_type, ...)                                                                       \
+  CUresult CUDAAPI name(CUarray *handle, const descriptor_type *descriptor) {                                          \
+    if (!descriptor)                                                                                                   \
+      return cuArray3DCreate_v2(handle, NULL);                                                                         \
+    CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = descriptor->Width,                                                       \
+                                     .Height = descriptor->Height,                                                     \
+                                     .Format = descriptor->Format,                                                     \
+                                     .NumChannels = descriptor->NumChannels,                                           \
+                                     __VA_ARGS__};                                                                     \
+    return cuArray3DCreate_v2(handle, &whole);                                                                         \
+  }
 
-CUresult CUDAAPI cuArray3DCreate(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *descriptor) {
-  if (!descriptor)
-    return cuArray3DCreate_v2(handle, NULL);
-  CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = descriptor->Width,
-                                   .Height = descriptor->Height,
-                                   .Depth = descriptor->Depth,
-                                   .Format = descriptor->Format,
-                                   .NumChannels = descriptor->NumChannels,
-                                   .Flags = descriptor->Flags};
-  return cuArray3DCreate_v2(handle, &whole);
-}
-
-CUresult CUDAAPI cuArrayCreate(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR_v1 *descriptor) {
-  if (!descriptor)
-    return cuArray3DCreate_v2(handle, NULL);
-  CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = descriptor->Width,
-                                   .Height = descriptor->Height,
-                                   .Format = descriptor->Format,
-                                   .NumChannels = descriptor->NumChannels};
-  return cuArray3DCreate_v2(handle, &whole);
-}
+CREATE_ARRAY(cuArrayCreate, CUDA_ARRAY_DESCRIPTOR_v1, .Depth = 0)
+CREATE_ARRAY(cuArrayCreate_v2, CUDA_ARRAY_DESCRIPTOR, .Depth = 0)
+CREATE_ARRAY(cuArray3DCreate, CUDA_ARRAY3D_DESCRIPTOR_v1, .Depth = descriptor->Depth, .Flags = descriptor->Flags)
 
 CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
   return destroy(HANDLE_ARRAY, handle);
@@ -187,9 +168,7 @@ CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray handle) {
 }
 
 CUresult CUDAAPI cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray handle) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   const struct array *array = handle_object(HANDLE_ARRAY, handle);
   if (!descriptor)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);

@@ -1,8 +1,10 @@
 /* cuDeviceGetAttribute. Attributes of hardware that is not simulated (textures, caches, clocks) are 0. */
 #include "driver.h"
+#include "mps.h"
 #include "pci.h"
 #include "visible.h"
 
+#define MPS_ENABLED 133 /* older headers do not name it */
 #define ATTRIBUTE(name) CU_DEVICE_ATTRIBUTE_##name
 
 static const struct {
@@ -44,13 +46,15 @@ static const struct {
 
 static int value_of(unsigned device, CUdevice_attribute attribute) {
   const struct device_config *config = &sim_config.devices[device];
-  switch (attribute) {
+  switch ((int)attribute) {
   case ATTRIBUTE(MULTIPROCESSOR_COUNT):
-    return (int)config->multiprocessors;
+    return (int)(config->multiprocessors * mps_active_percent() + 99) / 100;
   case ATTRIBUTE(COMPUTE_CAPABILITY_MAJOR):
     return (int)config->compute_capability / 10;
   case ATTRIBUTE(COMPUTE_CAPABILITY_MINOR):
     return (int)config->compute_capability % 10;
+  case MPS_ENABLED:
+    return mps_is_client();
   case ATTRIBUTE(PCI_BUS_ID):
     return (int)pci_bus(device);
   default:
@@ -64,10 +68,8 @@ static int value_of(unsigned device, CUdevice_attribute attribute) {
 
 CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice ordinal) {
   unsigned device;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
-  if (!value || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
+  FORWARD_IF_ERROR(driver_enter());
+  if (!value || attribute <= 0 || (attribute >= CU_DEVICE_ATTRIBUTE_MAX && attribute != MPS_ENABLED))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (!visible_device(ordinal, &device))
     return driver_leave(CUDA_ERROR_INVALID_DEVICE);

@@ -8,8 +8,8 @@
 struct binding {
   struct binding *next;
   struct physical *physical;
-  CUarrayMapInfo place; /* of a tile: what of the array */
-  unsigned device;      /* of a multicast object */
+  CUarrayMapInfo place; /* a tile's part of the array */
+  unsigned device;      /* a multicast object's */
   size_t offset, size;
 };
 

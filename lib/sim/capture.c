@@ -10,9 +10,7 @@ static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GL
 static _Thread_local char thread_mark; /* its address names the thread */
 
 CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   CUstreamCaptureMode before = thread_mode;

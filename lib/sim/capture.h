@@ -15,7 +15,7 @@ struct capture {
   uint64_t id;
   CUstreamCaptureMode mode;
   struct stream *origin;
-  const void *thread; /* that began it */
+  const void *thread; /* the thread that began it */
   bool invalid;
   struct graph *graph;
   struct capture *next;

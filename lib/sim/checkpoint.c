@@ -19,9 +19,7 @@ static pthread_mutex_t one_caller = PTHREAD_MUTEX_INITIALIZER;
 
 /* Works without cuInit, over processes whose memory the caller might read as well. */
 static CUresult find_process(int pid, unsigned *slot) {
-  CUresult result = driver_open_state();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_open_state());
   if (atol(sim_config.driver_version) < FIRST_DRIVER)
     return CUDA_ERROR_NOT_SUPPORTED;
   if (pid <= 0 || !state_find_process((uint32_t)pid, slot))
@@ -60,9 +58,7 @@ static CUresult ask(unsigned slot, enum checkpoint_request request, const struct
   struct state_process *process = state_process(slot);
   struct state_checkpoint *checkpoint = &process->checkpoint;
   uint32_t pid = atomic_load(&process->pid);
-  CUresult result = await_thread(slot);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(await_thread(slot));
   if (!await_answer(slot))
     return CUDA_ERROR_INVALID_VALUE;
   checkpoint->timeout_ms = with->timeout_ms;
@@ -76,11 +72,9 @@ static CUresult ask(unsigned slot, enum checkpoint_request request, const struct
 
 static CUresult request(int pid, enum checkpoint_request what, const struct state_checkpoint *with) {
   unsigned slot;
-  CUresult result = find_process(pid, &slot);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(find_process(pid, &slot));
   pthread_mutex_lock(&one_caller);
-  result = CUDA_ERROR_INVALID_VALUE;
+  CUresult result = CUDA_ERROR_INVALID_VALUE;
   if (state_begin_request(slot)) {
     result = ask(slot, what, with);
     state_end_request(slot);
@@ -144,14 +138,12 @@ CUresult CUDAAPI cuCheckpointProcessGetRestoreThreadId(int pid, int *tid) {
   unsigned slot;
   if (!tid)
     return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = find_process(pid, &slot);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(find_process(pid, &slot));
   struct state_process *process = state_process(slot);
-  result = await_thread(slot);
+  CUresult result = await_thread(slot);
   if (result != CUDA_SUCCESS)
     return result;
-  if (atomic_load(&process->pid) != (uint32_t)pid) /* of another PID namespace: the thread has another number here */
+  if (atomic_load(&process->pid) != (uint32_t)pid) /* another PID namespace: the thread has another number here */
     return CUDA_ERROR_NOT_SUPPORTED;
   *tid = (int)atomic_load(&process->checkpoint.thread_id);
   return CUDA_SUCCESS;

@@ -41,6 +41,19 @@ void clock_wait_until(uint64_t target_ns) {
   clock_spin_until(target_ns);
 }
 
+/* sigprocmask acts on this thread; pthread_sigmask is in no libc before 2.32. */
+void kernel_lock(pthread_mutex_t *lock, sigset_t *before) {
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, before);
+  pthread_mutex_lock(lock);
+}
+
+void kernel_unlock(pthread_mutex_t *lock, const sigset_t *before) {
+  pthread_mutex_unlock(lock);
+  sigprocmask(SIG_SETMASK, before, NULL);
+}
+
 bool files_may_have(size_t bytes) {
   struct rlimit most;
   return getrlimit(RLIMIT_FSIZE, &most) != 0 || most.rlim_cur >= bytes;

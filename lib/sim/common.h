@@ -2,6 +2,8 @@
 #ifndef SIM_COMMON_H
 #define SIM_COMMON_H
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,6 +15,14 @@
 #define NS_PER_MS 1000000ULL
 #define NS_PER_S 1000000000ULL
 
+/* Returns the answer of a call of CUDA or NVML from the function around it, unless the call went well. */
+#define FORWARD_IF_ERROR(call)                                                                                         \
+  do {                                                                                                                 \
+    __typeof__(call) forwarded = (call);                                                                               \
+    if (forwarded != 0)                                                                                                \
+      return forwarded;                                                                                                \
+  } while (0)
+
 /* Writes a line to stderr, with the simulator's name before it. */
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -20,6 +30,11 @@ uint64_t clock_ns(void);
 
 /* Sleeps, and spins for the last stretch, because a sleep alone comes back tens of microseconds late. */
 void clock_wait_until(uint64_t target_ns);
+
+/* Keeps this process's threads apart, and signals out of the one that is in: a card and its kernel module hold no lock
+ * of the process, so that a signal handler may call them within a launch. `before` is for the unlock. */
+void kernel_lock(pthread_mutex_t *lock, sigset_t *before);
+void kernel_unlock(pthread_mutex_t *lock, const sigset_t *before);
 
 /* Sleeps alone: where it does not matter that it comes back late. */
 void clock_sleep_until(uint64_t target_ns);

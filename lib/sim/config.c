@@ -33,7 +33,6 @@ static const struct key top_keys[] = {
     {"nvidiactl", BOOLEAN, AT(sim_config, nvidiactl), 0, 0, 0},
     {"channels_off_us", NUMBER, AT(sim_config, channels_off_ns), NS_PER_US, 0, 1000000},
     {"channels_stay_off", BOOLEAN, AT(sim_config, channels_stay_off), 0, 0, 0},
-    {"channels_are_idle", BOOLEAN, AT(sim_config, channels_are_idle), 0, 0, 0},
     {"kept_data_mib", NUMBER, AT(sim_config, kept_data_bytes), MIB, 0, 1 << 20},
     {0},
 };
@@ -65,7 +64,7 @@ struct reader {
   unsigned line_number;
   const struct key *list_keys; /* NULL: at the top level */
   char *list_entry;
-  size_t item_indent; /* of the keys of the list's items; 0: no item yet */
+  size_t item_indent; /* indent of the keys of the list's items; 0: no item yet */
   uint64_t top_seen, item_seen;
 };
 
@@ -98,7 +97,6 @@ static void set_defaults(void) {
                                    .nvidiactl = true,
                                    .channels_off_ns = 450 * NS_PER_US,
                                    .channels_stay_off = true,
-                                   .channels_are_idle = true,
                                    .kept_data_bytes = 64 * MIB};
 }
 

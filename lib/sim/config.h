@@ -43,7 +43,6 @@ struct sim_config {
   uint64_t nvidiactl;         /* whether the control device can be opened */
   uint64_t channels_off_ns;   /* how long it takes to take them off a device on which they run */
   uint64_t channels_stay_off; /* else they are put back at once */
-  uint64_t channels_are_idle; /* by the driver's answer, where they have no work */
   uint64_t kept_data_bytes;
   unsigned device_count;
   unsigned kernel_count;

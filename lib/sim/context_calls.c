@@ -10,14 +10,12 @@
 
 static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal) {
   unsigned device;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!handle || (flags & ~(unsigned)ALL_FLAGS) || (flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_MASK)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (!visible_device(ordinal, &device))
     return driver_leave(CUDA_ERROR_INVALID_DEVICE);
-  result = capture_check_unsafe_call();
+  CUresult result = capture_check_unsafe_call();
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
   struct context *context = context_new(device, flags);
@@ -64,13 +62,11 @@ CUresult CUDAAPI cuCtxCreate_v4(CUcontext *handle, CUctxCreateParams *parameters
 
 /* Queued work ends first: by the CUDA C++ Programming Guide this flushes the buffer of printf(). */
 CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct context *context = handle_object(HANDLE_CONTEXT, handle);
   if (!context || context == context_primary(context->device))
     return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
-  result = capture_check_unsafe_call();
+  CUresult result = capture_check_unsafe_call();
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
   context_pop_if(handle);

@@ -18,9 +18,7 @@ uint64_t context_stack_bytes(const struct context *context) {
 }
 
 static CUresult enter(CUlimit limit, struct context **context) {
-  CUresult result = context_enter(context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(context));
   return (unsigned)limit < CONTEXT_LIMITS ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
 }
 
@@ -49,9 +47,7 @@ CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
 
 CUresult CUDAAPI cuCtxGetLimit(size_t *value, CUlimit limit) {
   struct context *context;
-  CUresult result = enter(limit, &context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter(limit, &context));
   if (!value)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   *value = context->limits[limit];

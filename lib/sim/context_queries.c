@@ -7,12 +7,10 @@
 
 static CUresult get_device(CUdevice *device, CUcontext handle) {
   struct context *context;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!device)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  result = context_find(handle, &context);
+  CUresult result = context_find(handle, &context);
   if (result == CUDA_SUCCESS)
     *device = visible_ordinal(context->device);
   return driver_leave(result);
@@ -24,12 +22,10 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice *device) {
 
 CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long *id) {
   struct context *context;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!id)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  result = context_find(handle, &context);
+  CUresult result = context_find(handle, &context);
   if (result == CUDA_SUCCESS)
     *id = context->id;
   return driver_leave(result);
@@ -37,9 +33,7 @@ CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long *id) {
 
 CUresult CUDAAPI cuCtxGetFlags(unsigned int *flags) {
   struct context *context;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   if (!flags)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   *flags = context->flags;
@@ -48,12 +42,10 @@ CUresult CUDAAPI cuCtxGetFlags(unsigned int *flags) {
 
 CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned int *version) {
   struct context *context;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!version)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  result = context_find(handle, &context);
+  CUresult result = context_find(handle, &context);
   if (result == CUDA_SUCCESS)
     *version = 3020;
   return driver_leave(result);
@@ -61,9 +53,7 @@ CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned int *version) {
 
 CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest) {
   struct context *context;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   if (least)
     *least = STREAM_LEAST_PRIORITY;
   if (greatest)
@@ -73,10 +63,8 @@ CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest) {
 
 static CUresult synchronize(CUcontext handle) {
   struct context *context;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = context_find(handle, &context);
+  FORWARD_IF_ERROR(driver_enter());
+  CUresult result = context_find(handle, &context);
   if (result == CUDA_SUCCESS)
     result = capture_check_context_wait(context);
   if (result != CUDA_SUCCESS)

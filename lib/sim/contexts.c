@@ -24,10 +24,8 @@ CUresult context_current(struct context **context) {
 }
 
 CUresult context_enter(struct context **context) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = context_current(context);
+  FORWARD_IF_ERROR(driver_enter());
+  CUresult result = context_current(context);
   return result == CUDA_SUCCESS ? CUDA_SUCCESS : driver_leave(result);
 }
 
@@ -66,10 +64,8 @@ void context_pop_if(CUcontext handle) {
 
 CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle) {
   struct context *context;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = handle ? context_find(handle, &context) : CUDA_ERROR_INVALID_CONTEXT;
+  FORWARD_IF_ERROR(driver_enter());
+  CUresult result = handle ? context_find(handle, &context) : CUDA_ERROR_INVALID_CONTEXT;
   return driver_leave(result == CUDA_SUCCESS ? context_push(handle) : result);
 }
 
@@ -78,9 +74,7 @@ CUresult CUDAAPI cuCtxPushCurrent(CUcontext handle) {
 }
 
 CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext *handle) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (depth == 0)
     return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
   depth--;
@@ -109,9 +103,7 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
 }
 
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext *handle) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!handle)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   *handle = depth > 0 ? stack[depth - 1] : NULL;

@@ -16,14 +16,14 @@ struct context {
   uint64_t id;
   bool active;               /* a primary context keeps its handle while nobody retains it */
   unsigned retained;         /* primary contexts only */
-  unsigned group;            /* of channels (groups.h) */
-  uint64_t half_rounds;      /* of its queue that have been looked at */
+  unsigned group;            /* group of channels (groups.h) */
+  uint64_t half_rounds;      /* rounds of its queue that have been looked at */
   uint64_t blocking_tail_ns; /* when the last work of all blocking streams ends */
   uint64_t legacy_tail_ns;   /* when the last work of the legacy default stream ends */
   uint64_t gone_tail_ns;     /* when the last work of streams that were destroyed ends */
   struct stream *legacy;
-  struct block *blocks;            /* of small allocations */
-  uint64_t limits[CONTEXT_LIMITS]; /* of cuCtxSetLimit */
+  struct block *blocks;            /* for small allocations */
+  uint64_t limits[CONTEXT_LIMITS]; /* set by cuCtxSetLimit */
 };
 
 /* The calling thread's context: CUDA_ERROR_INVALID_CONTEXT when it has none. */

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/memfd.h>
 #include <stdarg.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -56,6 +57,10 @@ static bool read_client(int fd, struct control_client *client) {
     return false;
   *client = file.client;
   return file.magic == DEVICE_MAGIC && file.client.owner;
+}
+
+static struct control_client client_of(uint64_t owner) {
+  return (struct control_client){owner, FIRST_CLIENT + (uint32_t)(owner >> STATE_OWNER_SLOT_BITS)};
 }
 
 static int make_device(void) {
@@ -118,7 +123,25 @@ __attribute__((visibility("default"))) int ioctl(int fd, unsigned long request, 
   va_end(arguments);
   if ((request >> 8 & 0xff) != REQUEST_TYPE || !read_client(fd, &client) || !has_slot())
     return (int)syscall(SYS_ioctl, fd, request, argument);
+  if (syscall(SYS_ioctl, fd, request, argument) != 0 && errno != ENOTTY)
+    return -1; /* a filter of the program's denies it, as it would a card's */
   return answer(client, request, argument);
+}
+
+/* A client of its own for who opens the device by its path, as others than libcuda do. */
+__attribute__((visibility("default"))) int openat(int folder, const char *path, int flags, ...) {
+  va_list arguments;
+  va_start(arguments, flags);
+  unsigned mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(arguments, unsigned) : 0;
+  va_end(arguments);
+  if (strcmp(path, "/dev/nvidiactl") != 0)
+    return (int)syscall(SYS_openat, folder, path, flags, mode);
+  if (has_slot() && sim_config.nvidiactl) {
+    own_client = client_of(state_own_owner());
+    return make_device();
+  }
+  errno = EIO;
+  return -1;
 }
 
 /* ---- this process's own calls ------------------------------------------------------------------------------------ */
@@ -148,8 +171,7 @@ static void free_object(uint32_t parent, uint32_t handle) {
 }
 
 bool control_open(void) {
-  uint64_t owner = state_own_owner();
-  own_client = (struct control_client){owner, FIRST_CLIENT + (uint32_t)(owner >> STATE_OWNER_SLOT_BITS)};
+  own_client = client_of(state_own_owner());
   if (sim_config.nvidiactl && files_may_have(sizeof(struct device_file)) && device() < 0)
     return false;
   return alloc(0, own_client.handle, CLASS_CLIENT, NULL, 0);

@@ -7,6 +7,7 @@
 #include "control_records.h"
 #include "control_switches.h"
 #include "groups.h"
+#include "mps.h"
 #include "pieces.h"
 
 /* ---- allocations ------------------------------------------------------------------------------------------------- */
@@ -42,7 +43,8 @@ static enum control_status alloc_group(uint64_t owner, struct state_client *clie
   memcpy(&parameters, (const void *)(uintptr_t)call->parameters, sizeof parameters);
   if (parameters.engine_type != ENGINE_COMPUTE && parameters.engine_type != ENGINE_COPY)
     return STATUS_INVALID_ARGUMENT;
-  unsigned row = group_new(owner, parameters.engine_type, device_row, call->parent, call->handle);
+  unsigned row = group_new(owner, owner == state_own_owner() ? mps_leader() : 0, parameters.engine_type, device_row,
+                           call->parent, call->handle);
   if (row == GROUP_NONE)
     return STATUS_INSUFFICIENT_RESOURCES;
   unsigned copies_of = group_find(owner, parameters.copies_of);
@@ -58,7 +60,9 @@ static enum control_status alloc_channel(uint64_t owner, const struct control_al
   return group_add_channel(row, call->handle) ? STATUS_OK : STATUS_INSUFFICIENT_RESOURCES;
 }
 
-enum control_status answer_alloc(struct control_client own, const struct control_alloc *call) {
+enum control_status answer_alloc(struct control_client own, struct control_alloc *call) {
+  if (call->class == CLASS_CLIENT && !call->handle)
+    call->handle = own.handle;
   if (call->class == CLASS_CLIENT && call->handle == own.handle && state_owner_is_live(own.owner)) {
     atomic_store(&state_process(state_slot_of(own.owner))->client.handle, own.handle);
     return STATUS_OK;
@@ -88,7 +92,7 @@ enum control_status answer_alloc(struct control_client own, const struct control
 /* ---- frees ------------------------------------------------------------------------------------------------------- */
 
 struct removal {
-  uint32_t handle; /* of a channel, a group or a device */
+  uint32_t handle; /* a channel's, a group's or a device's */
   bool found;
 };
 
@@ -124,6 +128,40 @@ enum control_status answer_free(struct control_client own, const struct control_
 
 /* ---- controls ---------------------------------------------------------------------------------------------------- */
 
+#define FIRST_ID 0x100 /* a GPU's id is its row, and this more */
+#define NO_ID 0xffffffff
+#define MOST_IDS 32
+
+static enum control_status get_attached_ids(struct control_client own, const struct control_control *call) {
+  uint32_t ids[MOST_IDS];
+  if (!control_client_of(own, call->client))
+    return STATUS_INVALID_CLIENT;
+  if (call->size != sizeof ids || !call->parameters)
+    return STATUS_INVALID_ARGUMENT;
+  for (unsigned device = 0; device < MOST_IDS; device++)
+    ids[device] = device < sim_config.device_count ? FIRST_ID + state_row(device) : NO_ID;
+  memcpy((void *)(uintptr_t)call->parameters, ids, sizeof ids);
+  return STATUS_OK;
+}
+
+struct id_info {
+  uint32_t id, flags, device_row, others[5];
+};
+
+static enum control_status get_id_info(struct control_client own, const struct control_control *call) {
+  struct id_info info;
+  if (!control_client_of(own, call->client))
+    return STATUS_INVALID_CLIENT;
+  if (call->size != sizeof info || !call->parameters)
+    return STATUS_INVALID_ARGUMENT;
+  memcpy(&info, (const void *)(uintptr_t)call->parameters, sizeof info);
+  if (info.id < FIRST_ID || info.id >= FIRST_ID + SIM_MAX_DEVICES)
+    return STATUS_INVALID_ARGUMENT;
+  info = (struct id_info){.id = info.id, .device_row = info.id - FIRST_ID};
+  memcpy((void *)(uintptr_t)call->parameters, &info, sizeof info);
+  return STATUS_OK;
+}
+
 struct gid_info {
   uint32_t index, flags, length;
   char data[256];
@@ -155,7 +193,13 @@ static enum control_status get_time(struct control_client own, const struct cont
 }
 
 enum control_status answer_control(struct control_client own, const struct control_control *call) {
+  if (!call->size && call->parameters)
+    return STATUS_INVALID_ARGUMENT;
   switch (call->command) {
+  case COMMAND_GET_ATTACHED_IDS:
+    return get_attached_ids(own, call);
+  case COMMAND_GET_ID_INFO:
+    return get_id_info(own, call);
   case COMMAND_GET_HANDLE_INFO:
     return control_handle_info(own, call);
   case COMMAND_DISABLE_CHANNELS:

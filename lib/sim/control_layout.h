@@ -13,6 +13,8 @@
 #define CLASS_EVENT_BUFFER 0x90cd
 
 /* The controls, by their numbers in a card's driver. */
+#define COMMAND_GET_ATTACHED_IDS 0x201
+#define COMMAND_GET_ID_INFO 0x205
 #define COMMAND_GET_HANDLE_INFO 0xd02
 #define COMMAND_DISABLE_CHANNELS 0x2080110b
 #define COMMAND_SET_TIMESLICE 0xa06c0103

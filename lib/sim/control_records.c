@@ -14,6 +14,7 @@
 
 #include "control_objects.h"
 #include "groups.h"
+#include "pieces.h"
 #include "timeline.h"
 
 #define MOST_MEMORIES 32
@@ -65,8 +66,23 @@ static struct buffer {
   unsigned device_row;
   uint32_t record_bytes, records;
   bool is_bound, is_enabled;
-  uint64_t next; /* the number of the record that it gets next */
+  bool of_all_users; /* all users' records, with their PIDs */
+  uint64_t next;     /* the number of the record that it gets next */
 } buffers[MOST_BUFFERS];
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* on both: threads may be at several devices at once */
+
+/* In a child, whose parent's other threads are not here. */
+static void leave_after_fork(void) {
+  pthread_mutex_init(&lock, NULL);
+}
+
+static bool watches_forks(void) {
+  static bool watches;
+  if (!watches)
+    watches = pthread_atfork(NULL, NULL, leave_after_fork) == 0;
+  return watches;
+}
 
 static struct memory *find_memory(uint32_t handle) {
   for (unsigned i = 0; i < MOST_MEMORIES; i++)
@@ -131,9 +147,15 @@ static enum control_status alloc_buffer(struct control_client own, const struct 
 enum control_status records_alloc(struct control_client own, const struct control_alloc *call) {
   if (own.owner != state_own_owner())
     return STATUS_NOT_SUPPORTED;
-  if (find_memory(call->handle) || find_buffer(call->handle))
-    return STATUS_INVALID_ARGUMENT;
-  return call->class == CLASS_MEMORY ? alloc_memory(call) : alloc_buffer(own, call);
+  sigset_t before;
+  kernel_lock(&lock, &before);
+  bool is_taken = find_memory(call->handle) || find_buffer(call->handle);
+  enum control_status status = is_taken                      ? STATUS_INVALID_ARGUMENT
+                               : !watches_forks()            ? STATUS_INSUFFICIENT_RESOURCES
+                               : call->class == CLASS_MEMORY ? alloc_memory(call)
+                                                             : alloc_buffer(own, call);
+  kernel_unlock(&lock, &before);
+  return status;
 }
 
 static void free_memory(struct memory *memory) {
@@ -146,35 +168,57 @@ static void free_memory(struct memory *memory) {
 }
 
 bool records_free(struct control_client own, uint32_t handle) {
+  if (own.owner != state_own_owner())
+    return false;
+  sigset_t before;
+  kernel_lock(&lock, &before);
   struct memory *memory = find_memory(handle);
   struct buffer *buffer = find_buffer(handle);
-  if (own.owner != state_own_owner() || (!memory && !buffer))
-    return false;
   if (memory)
     free_memory(memory);
   if (buffer)
     *buffer = (struct buffer){0};
-  return true;
+  kernel_unlock(&lock, &before);
+  return memory || buffer;
 }
 
 /* An open file of the device becomes one of the memory, which the process maps then. */
-enum control_status answer_map(struct control_client own, const struct control_map *call) {
-  struct memory *memory = call->memory ? find_memory(call->memory) : NULL;
-  if (!control_client_of(own, call->client))
-    return STATUS_INVALID_CLIENT;
-  if (own.owner != state_own_owner() || !memory)
+static enum control_status map(const struct control_map *call) {
+  const struct memory *memory = call->memory ? find_memory(call->memory) : NULL;
+  if (!memory)
     return STATUS_NOT_FOUND;
   if (call->offset || call->length > memory->size)
     return STATUS_INVALID_ARGUMENT;
   return dup3(memory->file, call->file, O_CLOEXEC) >= 0 ? STATUS_OK : STATUS_INVALID_ARGUMENT;
 }
 
+enum control_status answer_map(struct control_client own, const struct control_map *call) {
+  if (!control_client_of(own, call->client))
+    return STATUS_INVALID_CLIENT;
+  if (own.owner != state_own_owner())
+    return STATUS_NOT_FOUND;
+  sigset_t before;
+  kernel_lock(&lock, &before);
+  enum control_status status = map(call);
+  kernel_unlock(&lock, &before);
+  return status;
+}
+
 /* ---- records ----------------------------------------------------------------------------------------------------- */
+
+/* Its process's, which may have ended; then the driver knows no more whose it was. */
+static uint32_t pid_of_group(unsigned row) {
+  uint64_t owner = atomic_load(&group_at(row)->owner);
+  return owner && state_owner_is_live(owner) ? state_pid_of(state_slot_of(owner)) : 0;
+}
 
 static void put(struct buffer *buffer, uint64_t word) {
   struct header *header = buffer->header->mapping;
+  unsigned row = (unsigned)(word >> 1) % (1U << STATE_RECORD_ROW_BITS);
   struct record record = {.tag = word & 1 ? TAG_BEGINS : TAG_ENDS,
-                          .context = (uint32_t)(word >> 1) % (1U << STATE_RECORD_ROW_BITS) + 1,
+                          .number = (uint16_t)header->count,
+                          .context = row + 1,
+                          .pid = buffer->of_all_users ? pid_of_group(row) : 0,
                           .time_ns = word >> STATE_RECORD_BITS};
   memcpy((char *)buffer->ring->mapping + (size_t)header->put * buffer->record_bytes, &record, sizeof record);
   header->put = (header->put + 1) % buffer->records;
@@ -198,7 +242,6 @@ static uint64_t records_by_now(unsigned device_row) {
 }
 
 static enum control_status flush(struct buffer *buffer) {
-  clock_wait_until(clock_ns() + FLUSH_NS);
   uint64_t end = records_by_now(buffer->device_row);
   if (!buffer->is_bound || !buffer->is_enabled)
     return STATUS_OK;
@@ -208,28 +251,31 @@ static enum control_status flush(struct buffer *buffer) {
   return STATUS_OK;
 }
 
+struct bind_parameters {
+  uint32_t buffer, record_bytes, detail, filter;
+  uint8_t all_users, padding[3];
+  uint32_t reason;
+};
+
 static enum control_status bind(struct control_client own, const struct control_control *call) {
-  uint32_t handle;
+  struct bind_parameters parameters;
   unsigned device_row;
   enum control_status status = control_find_subdevice(own, call, &device_row);
   if (status != STATUS_OK)
     return status;
-  if (call->size < sizeof handle || !call->parameters)
+  if (call->size != sizeof parameters || !call->parameters)
     return STATUS_INVALID_ARGUMENT;
-  memcpy(&handle, (const void *)(uintptr_t)call->parameters, sizeof handle);
-  struct buffer *buffer = handle ? find_buffer(handle) : NULL;
+  memcpy(&parameters, (const void *)(uintptr_t)call->parameters, sizeof parameters);
+  struct buffer *buffer = parameters.buffer ? find_buffer(parameters.buffer) : NULL;
   if (!buffer || buffer->device_row != device_row)
     return STATUS_NOT_FOUND;
   buffer->is_bound = true;
+  buffer->of_all_users = parameters.all_users && geteuid() == 0; /* else those of others have no PID */
   buffer->next = records_by_now(device_row);
   return STATUS_OK;
 }
 
-enum control_status records_control(struct control_client own, const struct control_control *call) {
-  if (!control_client_of(own, call->client))
-    return STATUS_INVALID_CLIENT;
-  if (own.owner != state_own_owner())
-    return STATUS_NOT_SUPPORTED;
+static enum control_status control(struct control_client own, const struct control_control *call) {
   if (call->command == COMMAND_BIND_RECORDS)
     return bind(own, call);
   struct buffer *buffer = call->object ? find_buffer(call->object) : NULL;
@@ -241,4 +287,18 @@ enum control_status records_control(struct control_client own, const struct cont
     return STATUS_INVALID_ARGUMENT;
   buffer->is_enabled = *(const uint8_t *)(uintptr_t)call->parameters != 0;
   return STATUS_OK;
+}
+
+enum control_status records_control(struct control_client own, const struct control_control *call) {
+  if (!control_client_of(own, call->client))
+    return STATUS_INVALID_CLIENT;
+  if (own.owner != state_own_owner())
+    return STATUS_NOT_SUPPORTED;
+  if (call->command == COMMAND_FLUSH_RECORDS)
+    clock_wait_until(clock_ns() + FLUSH_NS);
+  sigset_t before;
+  kernel_lock(&lock, &before);
+  enum control_status status = control(own, call);
+  kernel_unlock(&lock, &before);
+  return status;
 }

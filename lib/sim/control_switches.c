@@ -17,6 +17,7 @@
 #define ON_NS (170 * NS_PER_US)
 #define TIMESLICE_NS (280 * NS_PER_US)
 #define BUSY_NS (250 * NS_PER_US)
+#define LOOK_NS (150 * NS_PER_US) /* a shorter look finds all channels busy */
 
 struct disable_parameters {
   uint8_t disable;
@@ -124,11 +125,11 @@ enum control_status control_switch_channels(struct control_client own, const str
                                  : listed.is_busy    ? sim_config.channels_off_ns
                                                      : OFF_IDLE_NS));
   bool off = parameters.disable && sim_config.channels_stay_off;
-  timeline_do(off ? turn_off : turn_on, &listed); /* one may have been freed meanwhile */
+  timeline_do(off ? turn_off : turn_on, &listed); /* some may have been freed meanwhile */
   return are_all_found(&listed) ? STATUS_OK : STATUS_INVALID_CHANNEL;
 }
 
-/* Idle are channels that are so for all of the time that the answer takes. */
+/* Idle are channels that are so for all of the time that the answer takes, where it may look for long enough. */
 enum control_status answer_idle(struct control_client own, const struct control_idle *call) {
   uint32_t behaviour = call->flags & BEHAVIOUR_MASK;
   if (call->count == 0 || call->count > MAX_LISTED || !call->clients || !call->channels)
@@ -145,7 +146,7 @@ enum control_status answer_idle(struct control_client own, const struct control_
   enum control_status status = look_at(&listed);
   if (status != STATUS_OK)
     return status;
-  bool was_busy = listed.is_busy || !sim_config.channels_are_idle;
+  bool was_busy = listed.is_busy || call->timeout_us * NS_PER_US < LOOK_NS;
   uint64_t queued = listed.queued;
   clock_wait_until(clock_ns() + BUSY_NS);
   status = look_at(&listed);
@@ -170,7 +171,7 @@ enum control_status control_timeslice(struct control_client own, const struct co
   if (status != STATUS_OK)
     return status;
   if (sets)
-    atomic_store(&group_at(row)->slice_ns, slice_us * NS_PER_US);
+    group_set_slice(row, slice_us * NS_PER_US);
   slice_us = atomic_load(&group_at(row)->slice_ns) / NS_PER_US;
   memcpy((void *)(uintptr_t)call->parameters, &slice_us, sizeof slice_us);
   return STATUS_OK;

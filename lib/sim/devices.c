@@ -7,18 +7,14 @@
 #include "visible.h"
 
 static CUresult enter(CUdevice ordinal, const void *output, unsigned *device) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!output)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   return visible_device(ordinal, device) ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_DEVICE);
 }
 
 CUresult CUDAAPI cuDeviceGetCount(int *count) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!count)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   *count = (int)visible_count();
@@ -27,18 +23,14 @@ CUresult CUDAAPI cuDeviceGetCount(int *count) {
 
 CUresult CUDAAPI cuDeviceGet(CUdevice *handle, int ordinal) {
   unsigned device;
-  CUresult result = enter(ordinal, handle, &device);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter(ordinal, handle, &device));
   *handle = ordinal;
   return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult CUDAAPI cuDeviceGetName(char *name, int size, CUdevice ordinal) {
   unsigned device;
-  CUresult result = enter(ordinal, name, &device);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter(ordinal, name, &device));
   if (size <= 0)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   snprintf(name, (size_t)size, "%s", sim_config.devices[device].name);
@@ -47,9 +39,7 @@ CUresult CUDAAPI cuDeviceGetName(char *name, int size, CUdevice ordinal) {
 
 CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal) {
   unsigned device;
-  CUresult result = enter(ordinal, uuid, &device);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter(ordinal, uuid, &device));
   config_uuid_bytes(&sim_config.devices[device], (unsigned char *)uuid->bytes);
   return driver_leave(CUDA_SUCCESS);
 }
@@ -58,9 +48,7 @@ CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal) {
 CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal) {
   unsigned device;
   struct device_config whole;
-  CUresult result = enter(ordinal, uuid, &device);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter(ordinal, uuid, &device));
   card_uuid(card_of(device), whole.uuid);
   config_uuid_bytes(&whole, (unsigned char *)uuid->bytes);
   return driver_leave(CUDA_SUCCESS);
@@ -68,9 +56,7 @@ CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal) {
 
 CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal) {
   unsigned device;
-  CUresult result = enter(ordinal, bytes, &device);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter(ordinal, bytes, &device));
   *bytes = sim_config.devices[device].memory_bytes;
   return driver_leave(CUDA_SUCCESS);
 }
@@ -85,9 +71,7 @@ CUresult CUDAAPI cuDeviceTotalMem(unsigned int *bytes, CUdevice ordinal) {
 
 CUresult CUDAAPI cuDeviceComputeCapability(int *major, int *minor, CUdevice ordinal) {
   unsigned device;
-  CUresult result = enter(ordinal, major, &device);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter(ordinal, major, &device));
   if (!minor)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   *major = (int)sim_config.devices[device].compute_capability / 10;
@@ -98,9 +82,7 @@ CUresult CUDAAPI cuDeviceComputeCapability(int *major, int *minor, CUdevice ordi
 CUresult CUDAAPI cuDeviceGetPCIBusId(char *id, int size, CUdevice ordinal) {
   unsigned device;
   char text[PCI_ID_SIZE];
-  CUresult result = enter(ordinal, id, &device);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter(ordinal, id, &device));
   pci_format(device, 4, text);
   if (size <= (int)strlen(text))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -110,9 +92,7 @@ CUresult CUDAAPI cuDeviceGetPCIBusId(char *id, int size, CUdevice ordinal) {
 
 CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice *handle, const char *id) {
   unsigned device;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!handle || !id)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (!pci_find(id, &device))

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "mps.h"
 #include "state.h"
 #include "timeline.h"
 
@@ -15,6 +16,7 @@ static bool is_kept_out;
 static void after_fork_in_child(void) {
   int ready = DRIVER_READY;
   atomic_compare_exchange_strong(&driver_state, &ready, DRIVER_FORKED);
+  mps_leave_after_fork();
   state_leave_after_fork();
   timeline_leave_after_fork();
 }
@@ -61,7 +63,8 @@ CUresult driver_check_ready(void) {
 }
 
 CUresult driver_enter(void) {
-  CUresult result = driver_check_ready();
+  FORWARD_IF_ERROR(driver_check_ready());
+  CUresult result = mps_state();
   if (result != CUDA_SUCCESS)
     return result;
   pthread_mutex_lock(&driver_lock);

@@ -1,6 +1,6 @@
 /*
- * One process's view of the driver. Every call takes the one lock, works, and lets go; a call that has to wait for
- * the device computes until when, lets go, and waits then.
+ * The driver as a process sees it. Every call takes the one lock, works and releases it; a call that has to wait for
+ * the device computes how long, releases the lock, and then waits.
  */
 #ifndef SIM_DRIVER_H
 #define SIM_DRIVER_H

@@ -46,6 +46,8 @@
     "attempt to terminate a thread-local capture sequence from another thread")                                        \
   X(CUDA_ERROR_TIMEOUT, "wait operation timed out")                                                                    \
   X(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, "the graph update was not performed because of a violated constraint")       \
+  X(CUDA_ERROR_MPS_CONNECTION_FAILED, "MPS client failed to connect to the MPS control daemon or the MPS server")      \
+  X(CUDA_ERROR_MPS_RPC_FAILURE, "the remote procedural call between the MPS server and the MPS client failed")         \
   X(CUDA_ERROR_UNKNOWN, "unknown error")
 
 static const struct {

@@ -12,9 +12,7 @@
 
 CUresult CUDAAPI cuEventCreate(CUevent *handle, unsigned int flags) {
   struct context *context;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   if (!handle || (flags & ~(unsigned)ALL_FLAGS))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING))
@@ -33,18 +31,14 @@ CUresult CUDAAPI cuEventCreate(CUevent *handle, unsigned int flags) {
 }
 
 static CUresult enter_event(CUevent handle, struct event **event) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   *event = handle_object(HANDLE_EVENT, handle);
   return *event ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_HANDLE);
 }
 
 CUresult CUDAAPI cuEventDestroy_v2(CUevent handle) {
   struct event *event;
-  CUresult result = enter_event(handle, &event);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_event(handle, &event));
   event_delete(event);
   return driver_leave(CUDA_SUCCESS);
 }
@@ -69,9 +63,7 @@ static CUresult capture_record(struct event *event, struct stream *stream, unsig
 static CUresult cuEventRecordWithFlags_on(CUevent handle, CUstream stream_handle, unsigned int flags,
                                           enum default_stream default_stream) {
   struct stream *stream;
-  CUresult result = stream_enter(stream_handle, default_stream, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(stream_enter(stream_handle, default_stream, &stream));
   struct event *event = handle_object(HANDLE_EVENT, handle);
   if (!event || event->context != stream->context)
     return driver_leave(CUDA_ERROR_INVALID_HANDLE);
@@ -96,9 +88,7 @@ STREAM_API(cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz, (CUevent event, 
 static CUresult cuStreamWaitEvent_on(CUstream stream_handle, CUevent handle, unsigned int flags,
                                      enum default_stream default_stream) {
   struct stream *stream;
-  CUresult result = stream_enter(stream_handle, default_stream, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(stream_enter(stream_handle, default_stream, &stream));
   struct event *event = handle_object(HANDLE_EVENT, handle);
   if (!event)
     return driver_leave(CUDA_ERROR_INVALID_HANDLE);
@@ -120,10 +110,8 @@ static CUresult check_host_wait(const struct event *event) {
 
 CUresult CUDAAPI cuEventQuery(CUevent handle) {
   struct event *event;
-  CUresult result = enter_event(handle, &event);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = check_host_wait(event);
+  FORWARD_IF_ERROR(enter_event(handle, &event));
+  CUresult result = check_host_wait(event);
   if (result == CUDA_SUCCESS && event->recorded && !time_has_come(event->time_ns))
     result = CUDA_ERROR_NOT_READY;
   return driver_leave(result);
@@ -131,10 +119,8 @@ CUresult CUDAAPI cuEventQuery(CUevent handle) {
 
 CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
   struct event *event;
-  CUresult result = enter_event(handle, &event);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = check_host_wait(event);
+  FORWARD_IF_ERROR(enter_event(handle, &event));
+  CUresult result = check_host_wait(event);
   if (result != CUDA_SUCCESS || !event->recorded)
     return driver_leave(result);
   return synchronize_and_leave(event->time_ns);
@@ -151,14 +137,12 @@ static CUresult check_timed(const struct event *event) {
 }
 
 CUresult CUDAAPI cuEventElapsedTime(float *milliseconds, CUevent start_handle, CUevent end_handle) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!milliseconds)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   const struct event *start = handle_object(HANDLE_EVENT, start_handle);
   const struct event *end = handle_object(HANDLE_EVENT, end_handle);
-  result = check_timed(start);
+  CUresult result = check_timed(start);
   if (result == CUDA_SUCCESS)
     result = check_timed(end);
   if (result != CUDA_SUCCESS)

@@ -13,8 +13,8 @@ struct event {
   unsigned flags;
   bool recorded;
   uint64_t time_ns;        /* when it completes */
-  uint64_t capture_id;     /* of the capture that it was last recorded in; 0: none */
-  CUstream capture_stream; /* where that was */
+  uint64_t capture_id;     /* the capture that it was last recorded in; 0: none */
+  CUstream capture_stream; /* the stream of that capture */
   uint64_t captured;       /* and behind how many operations */
 };
 

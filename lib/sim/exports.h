@@ -170,6 +170,7 @@
   SHARED(cuFuncLoad, cuFuncLoad, 12040)                                                                                \
   SHARED(cuFuncSetAttribute, cuFuncSetAttribute, 9000)                                                                 \
   SHARED(cuKernelGetName, cuKernelGetName, 12030)                                                                      \
+  SHARED(cuOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050)               \
   SHARED(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel, 9000)                                                   \
   PER_THREAD(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz, 9000)                                          \
   SHARED(cuLaunchKernel, cuLaunchKernel, 4000)                                                                         \
@@ -234,6 +235,7 @@
   PER_THREAD(cuGraphUpload, cuGraphUpload_ptsz, 11010)                                                                 \
   SHARED(cuCtxGetLimit, cuCtxGetLimit, 3010)                                                                           \
   SHARED(cuCtxSetLimit, cuCtxSetLimit, 3010)                                                                           \
+  SHARED(cuCtxFromGreenCtx, cuCtxFromGreenCtx, 12040)                                                                  \
   SHARED(cuGreenCtxCreate, cuGreenCtxCreate, 12040)                                                                    \
   SHARED(cuGreenCtxDestroy, cuGreenCtxDestroy, 12040)                                                                  \
   SHARED(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, 12050)                                                        \

@@ -35,16 +35,14 @@ static CUresult run(struct fill fill, CUstream handle, enum default_stream defau
   struct stream *stream;
   size_t extent;
   uint64_t end_ns;
-  CUresult result = stream_enter(handle, default_stream, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(stream_enter(handle, default_stream, &stream));
   if (fill.width == 0 || fill.height == 0)
     return driver_leave(CUDA_SUCCESS);
   if (!extent_of(&fill, &extent) || fill.to % fill.element_bytes || !transfer_is_ours(fill.to, extent))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   uint64_t bytes = (uint64_t)fill.width * fill.height * fill.element_bytes;
   uint64_t rate = sim_config.devices[stream->context->device].memory_bytes_per_ms;
-  result = transfer_queue(stream, CU_GRAPH_NODE_TYPE_MEMSET, transfer_ns(bytes, rate), &end_ns);
+  CUresult result = transfer_queue(stream, CU_GRAPH_NODE_TYPE_MEMSET, transfer_ns(bytes, rate), &end_ns);
   if (end_ns)
     managed_touch(fill.to, stream->context->device);
   if (end_ns && transfer_keeps_data(fill.to))

@@ -1,10 +1,11 @@
 /* Queries of a kernel. */
+#include "launch.h"
 #include "modules.h"
 
+#define MAX_BLOCKS_PER_MULTIPROCESSOR 32
+
 static CUresult enter_function(CUfunction handle, const void *output, const struct kernel **kernel) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!output)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   *kernel = kernel_find(handle);
@@ -13,9 +14,7 @@ static CUresult enter_function(CUfunction handle, const void *output, const stru
 
 CUresult CUDAAPI cuFuncGetName(const char **name, CUfunction function) {
   const struct kernel *kernel;
-  CUresult result = enter_function(function, name, &kernel);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_function(function, name, &kernel));
   *name = kernel->name;
   return driver_leave(CUDA_SUCCESS);
 }
@@ -47,16 +46,26 @@ CUresult CUDAAPI cuFuncGetAttribute(int *value, CUfunction_attribute attribute, 
 
 CUresult CUDAAPI cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
   const struct kernel *kernel;
-  CUresult result = enter_function(function, &attribute, &kernel);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_function(function, &attribute, &kernel));
   (void)value;
   return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult CUDAAPI cuFuncLoad(CUfunction function) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   return driver_leave(kernel_find(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
+}
+
+/* No image is read: threads and shared memory alone bound it, not registers. */
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int block_threads,
+                                                             size_t shared_bytes) {
+  const struct kernel *kernel;
+  FORWARD_IF_ERROR(enter_function(function, blocks, &kernel));
+  if (block_threads < 1 || block_threads > MAX_THREADS_PER_BLOCK)
+    return driver_leave(CUDA_ERROR_INVALID_VALUE);
+  uint64_t by_threads = MAX_THREADS_PER_MULTIPROCESSOR / round_up((uint64_t)block_threads, 32);
+  uint64_t by_memory = (MAX_SHARED_BYTES + KIB) / (shared_bytes + KIB);
+  uint64_t most = by_threads < by_memory ? by_threads : by_memory;
+  *blocks = (int)(most < MAX_BLOCKS_PER_MULTIPROCESSOR ? most : MAX_BLOCKS_PER_MULTIPROCESSOR);
+  return driver_leave(CUDA_SUCCESS);
 }

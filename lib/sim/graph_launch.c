@@ -7,7 +7,7 @@
 #include "launch.h"
 #include "stream_work.h"
 
-#define MAX_EVENTS 512 /* of a graph: each ends a piece of the queue */
+#define MAX_EVENTS 512 /* events of a graph: each ends a piece of the queue */
 
 /* A copy: the graph that it came from may go. */
 struct executable {
@@ -36,15 +36,13 @@ static struct executable *new_executable(const struct graph *graph, unsigned lon
 }
 
 static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned long long flags) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct graph *graph = handle_object(HANDLE_GRAPH, graph_handle);
   if (!handle || !graph)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (graph->memory_nodes && graph->executables)
     return driver_leave(CUDA_ERROR_NOT_SUPPORTED);
-  result = capture_check_unsafe_call();
+  CUresult result = capture_check_unsafe_call();
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
   struct executable *executable = new_executable(graph, flags);
@@ -82,9 +80,7 @@ CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, u
 }
 
 CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct executable *executable = handle_object(HANDLE_GRAPH_EXEC, exec);
   if (!executable)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -113,9 +109,7 @@ static bool update(struct executable *executable, const struct graph *graph) {
 
 CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec exec, CUgraph graph_handle, CUgraphNode *error_node,
                                    CUgraphExecUpdateResult *outcome) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct executable *executable = handle_object(HANDLE_GRAPH_EXEC, exec);
   const struct graph *graph = handle_object(HANDLE_GRAPH, graph_handle);
   if (!executable || !graph || !outcome)
@@ -136,9 +130,7 @@ CUresult CUDAAPI cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphEx
 
 static CUresult cuGraphUpload_on(CUgraphExec exec, CUstream handle, enum default_stream default_stream) {
   struct stream *stream;
-  CUresult result = stream_enter(handle, default_stream, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(stream_enter(handle, default_stream, &stream));
   const struct executable *executable = handle_object(HANDLE_GRAPH_EXEC, exec);
   return driver_leave(executable ? graph_memory_prepare(executable->work) : CUDA_ERROR_INVALID_VALUE);
 }
@@ -219,16 +211,14 @@ static CUresult take_memory(const struct executable *executable) {
 
 static CUresult cuGraphLaunch_on(CUgraphExec exec, CUstream handle, enum default_stream default_stream) {
   struct stream *stream;
-  CUresult result = launch_enter(handle, default_stream, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(launch_enter(handle, default_stream, &stream));
   uint64_t return_at_ns = launch_return_at(stream);
   const struct executable *executable = handle_object(HANDLE_GRAPH_EXEC, exec);
   if (!executable)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (stream->capture)
     return driver_leave(capture_launch(stream, executable->work));
-  result = count_events(executable->work) > MAX_EVENTS ? CUDA_ERROR_OUT_OF_MEMORY : take_memory(executable);
+  CUresult result = count_events(executable->work) > MAX_EVENTS ? CUDA_ERROR_OUT_OF_MEMORY : take_memory(executable);
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
   run(stream, executable->work);

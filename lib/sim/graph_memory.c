@@ -75,17 +75,13 @@ void graph_memory_empty_device(unsigned device) {
 }
 
 static CUresult enter_device(CUdevice ordinal, unsigned *device) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   return visible_device(ordinal, device) ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_DEVICE);
 }
 
 CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice ordinal) {
   unsigned device;
-  CUresult result = enter_device(ordinal, &device);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_device(ordinal, &device));
   trim(device);
   return driver_leave(CUDA_SUCCESS);
 }
@@ -107,9 +103,7 @@ static uint64_t *attribute_of(struct graph_memory *memory, CUgraphMem_attribute 
 
 CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute, void *value) {
   unsigned device;
-  CUresult result = enter_device(ordinal, &device);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_device(ordinal, &device));
   const uint64_t *bytes = attribute_of(&of_device[device], attribute);
   if (!value || !bytes)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -120,9 +114,7 @@ CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attri
 /* A high-water mark can only be reset, by setting it to 0. */
 CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute, void *value) {
   unsigned device;
-  CUresult result = enter_device(ordinal, &device);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_device(ordinal, &device));
   bool high = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
   if (!value || !high || *(uint64_t *)value != 0)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);

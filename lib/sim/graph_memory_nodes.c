@@ -4,9 +4,7 @@
 #include "visible.h"
 
 static CUresult enter_graph(CUgraph handle, const void *argument, struct graph **graph) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   *graph = handle_object(HANDLE_GRAPH, handle);
   return *graph && argument ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
 }
@@ -48,9 +46,7 @@ CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph handle, const
   struct graph *graph;
   (void)dependencies;
   (void)count;
-  CUresult result = enter_graph(handle, node, &graph);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_graph(handle, node, &graph));
   if (!parameters)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   return driver_leave(add_alloc(graph, node, &parameters->poolProps, parameters->bytesize, &parameters->dptr));
@@ -71,9 +67,7 @@ CUresult CUDAAPI cuGraphAddNode(CUgraphNode *node, CUgraph handle, const CUgraph
   struct graph *graph;
   (void)dependencies;
   (void)count;
-  CUresult result = enter_graph(handle, node, &graph);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_graph(handle, node, &graph));
   if (!parameters)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   switch (parameters->type) {
@@ -95,18 +89,14 @@ CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *node, CUgraph handle, const CUgr
 
 static CUresult enter_node(CUgraphNode handle, CUgraphNodeType type, const void *output,
                            const struct graph_node **node) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   *node = handle_object(HANDLE_GRAPH_NODE, handle);
   return output && *node && (*node)->type == type ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult CUDAAPI cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
   const struct graph_node *node;
-  CUresult result = enter_node(handle, CU_GRAPH_NODE_TYPE_MEM_ALLOC, parameters, &node);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_node(handle, CU_GRAPH_NODE_TYPE_MEM_ALLOC, parameters, &node));
   *parameters = (CUDA_MEM_ALLOC_NODE_PARAMS){.bytesize = node->memory->size, .dptr = node->memory->base};
   parameters->poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   parameters->poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -116,9 +106,7 @@ CUresult CUDAAPI cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC
 
 CUresult CUDAAPI cuGraphMemFreeNodeGetParams(CUgraphNode handle, CUdeviceptr *address) {
   const struct graph_node *node;
-  CUresult result = enter_node(handle, CU_GRAPH_NODE_TYPE_MEM_FREE, address, &node);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_node(handle, CU_GRAPH_NODE_TYPE_MEM_FREE, address, &node));
   *address = node->memory->base;
   return driver_leave(CUDA_SUCCESS);
 }

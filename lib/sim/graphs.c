@@ -65,17 +65,13 @@ bool graph_append(struct graph *graph, const struct graph *other) {
 }
 
 static CUresult enter_graph(CUgraph handle, struct graph **graph) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   *graph = handle_object(HANDLE_GRAPH, handle);
   return *graph ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult CUDAAPI cuGraphCreate(CUgraph *handle, unsigned int flags) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!handle || flags != 0)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   struct graph *graph = graph_new();
@@ -87,18 +83,14 @@ CUresult CUDAAPI cuGraphCreate(CUgraph *handle, unsigned int flags) {
 
 CUresult CUDAAPI cuGraphDestroy(CUgraph handle) {
   struct graph *graph;
-  CUresult result = enter_graph(handle, &graph);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_graph(handle, &graph));
   graph_delete(graph);
   return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult CUDAAPI cuGraphGetNodes(CUgraph handle, CUgraphNode *nodes, size_t *count) {
   struct graph *graph;
-  CUresult result = enter_graph(handle, &graph);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_graph(handle, &graph));
   if (!count)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (!nodes) {
@@ -112,9 +104,7 @@ CUresult CUDAAPI cuGraphGetNodes(CUgraph handle, CUgraphNode *nodes, size_t *cou
 }
 
 CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   const struct graph_node *found = handle_object(HANDLE_GRAPH_NODE, node);
   if (!found || !type)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -138,9 +128,7 @@ static CUresult copy_graph(const struct graph *graph, CUgraph *handle) {
 
 CUresult CUDAAPI cuGraphClone(CUgraph *clone, CUgraph original) {
   struct graph *graph;
-  CUresult result = enter_graph(original, &graph);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_graph(original, &graph));
   return driver_leave(clone ? copy_graph(graph, clone) : CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -150,9 +138,7 @@ CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph handle, con
   struct graph *graph;
   (void)dependencies;
   (void)count;
-  CUresult result = enter_graph(handle, &graph);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_graph(handle, &graph));
   const struct graph *child = handle_object(HANDLE_GRAPH, child_handle);
   if (!node || !child || child == graph)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -165,9 +151,7 @@ CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph handle, con
 }
 
 CUresult CUDAAPI cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *child) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   (void)node;
   (void)child;
   return driver_leave(CUDA_ERROR_INVALID_VALUE); /* there is no such node */

@@ -10,8 +10,8 @@ struct region;
 struct graph_node {
   CUgraphNodeType type;
   uint64_t duration_ns;
-  CUevent event;         /* of CU_GRAPH_NODE_TYPE_EVENT_RECORD */
-  struct region *memory; /* of nodes that allocate or free; the node holds it */
+  CUevent event;         /* for CU_GRAPH_NODE_TYPE_EVENT_RECORD */
+  struct region *memory; /* for nodes that allocate or free; the node holds it */
   CUgraphNode handle;
 };
 

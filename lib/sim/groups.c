@@ -5,6 +5,7 @@
 #define COMPUTE_SLICE_NS (2048 * NS_PER_US) /* a card's defaults */
 #define COPY_SLICE_NS (1024 * NS_PER_US)
 #define PAGE 4096
+#define NONE UINT32_MAX /* before the first row */
 
 static bool take_room(size_t start, size_t size) {
   if (!state_make_room(start, size))
@@ -31,8 +32,39 @@ static unsigned claim(uint64_t owner, unsigned row, unsigned end) {
   return GROUP_NONE;
 }
 
+/* The compute groups of an MPS server's clients are one on a card for each device. Returns the next one behind a row,
+ * STATE_MAX_QUEUES at the end. */
+static unsigned next_of_server(unsigned row, unsigned behind) {
+  uint64_t leader = row < STATE_MAX_QUEUES ? atomic_load(&group_at(row)->leader) : 0;
+  unsigned other = behind + 1;
+  while (other < STATE_MAX_QUEUES &&
+         (leader == 0 || other == row || atomic_load(&group_at(other)->leader) != leader ||
+          !atomic_load(&group_at(other)->handle) || !state_owner_is_live(atomic_load(&group_at(other)->owner))))
+    other++;
+  return other;
+}
+
+static bool are_on_one_device(unsigned row, unsigned other) {
+  return atomic_load(&group_at(row)->device_row) == atomic_load(&group_at(other)->device_row);
+}
+
+static uint64_t slice_among(unsigned row) {
+  for (unsigned other = next_of_server(row, NONE); other < STATE_MAX_QUEUES; other = next_of_server(row, other))
+    if (are_on_one_device(row, other))
+      return atomic_load(&group_at(other)->slice_ns);
+  return COMPUTE_SLICE_NS;
+}
+
+void group_set_slice(unsigned row, uint64_t slice_ns) {
+  atomic_store(&group_at(row)->slice_ns, slice_ns);
+  for (unsigned other = next_of_server(row, NONE); other < STATE_MAX_QUEUES; other = next_of_server(row, other))
+    if (are_on_one_device(row, other))
+      atomic_store(&group_at(other)->slice_ns, slice_ns);
+}
+
 /* The handle comes last: with it the group is found. */
-unsigned group_new(uint64_t owner, enum group_engine engine, unsigned device_row, uint32_t parent, uint32_t handle) {
+unsigned group_new(uint64_t owner, uint64_t leader, enum group_engine engine, unsigned device_row, uint32_t parent,
+                   uint32_t handle) {
   bool computes = engine == ENGINE_COMPUTE;
   unsigned row = claim(owner, computes ? 0 : STATE_MAX_QUEUES, computes ? STATE_MAX_QUEUES : STATE_MAX_GROUPS);
   if (row == GROUP_NONE)
@@ -46,17 +78,23 @@ unsigned group_new(uint64_t owner, enum group_engine engine, unsigned device_row
     return GROUP_NONE;
   }
   if (computes)
-    timeline_drop(row); /* what its last owner left */
+    timeline_drop(row); /* left by its last owner */
   atomic_store(&group->spinning, 0);
   atomic_store(&group->copies_of, 0);
   atomic_store(&group->device_row, device_row);
-  atomic_store(&group->slice_ns, computes ? COMPUTE_SLICE_NS : COPY_SLICE_NS);
+  atomic_store(&group->leader, leader);
+  atomic_store(&group->slice_ns, computes ? slice_among(row) : COPY_SLICE_NS);
   atomic_store(&group->parent, parent);
   atomic_store(&group->handle, handle);
   return row;
 }
 
 /* ---- off and on -------------------------------------------------------------------------------------------------- */
+
+bool group_is_busy(struct schedule *schedule, unsigned row) {
+  const struct schedule_group *entry = row < STATE_MAX_QUEUES ? schedule_find(schedule, row) : NULL;
+  return atomic_load(&group_at(row)->spinning) || (entry && entry->passed < entry->queued);
+}
 
 /* The bits of its channels that are off, which are in the entry of the group with the queue; NULL: it has none. */
 static uint8_t *off_bits(struct schedule *schedule, unsigned row, bool make) {
@@ -68,13 +106,21 @@ static uint8_t *off_bits(struct schedule *schedule, unsigned row, bool make) {
   return entry == NULL ? NULL : computes ? &entry->off : &entry->copies_off;
 }
 
-void group_turn(struct schedule *schedule, unsigned row, unsigned channels, bool off) {
+static void turn_one(struct schedule *schedule, unsigned row, unsigned channels, bool off) {
   uint8_t *bits = off_bits(schedule, row, off);
   if (!bits)
     return;
   *bits = (uint8_t)(off ? *bits | channels : *bits & ~channels);
-  if (off && row < STATE_MAX_QUEUES)
+  if (off && row < STATE_MAX_QUEUES && group_is_busy(schedule, row)) /* an idle one stays where it is */
     schedule_unload(schedule, row);
+}
+
+/* What stops one client of an MPS server on a device stops all of them there. */
+void group_turn(struct schedule *schedule, unsigned row, unsigned channels, bool off) {
+  turn_one(schedule, row, channels, off);
+  for (unsigned other = next_of_server(row, NONE); other < STATE_MAX_QUEUES; other = next_of_server(row, other))
+    if (are_on_one_device(row, other))
+      turn_one(schedule, other, channels, off);
 }
 
 struct turn {
@@ -89,11 +135,6 @@ static void turn_on(struct schedule *schedule, void *argument) {
 static void forget_off(unsigned row, unsigned channels) {
   struct turn turn = {row, channels};
   timeline_do(turn_on, &turn);
-}
-
-bool group_is_busy(struct schedule *schedule, unsigned row) {
-  const struct schedule_group *entry = row < STATE_MAX_QUEUES ? schedule_find(schedule, row) : NULL;
-  return atomic_load(&group_at(row)->spinning) || (entry && entry->passed < entry->queued);
 }
 
 /* ---- channels ---------------------------------------------------------------------------------------------------- */
@@ -178,7 +219,7 @@ unsigned group_of_copies(unsigned row) {
 /* ---- other devices ----------------------------------------------------------------------------------------------- */
 
 struct move {
-  struct schedule_group off[STATE_MAX_QUEUES]; /* what has to be kept of entries */
+  struct schedule_group off[STATE_MAX_QUEUES]; /* the part of entries that has to be kept */
   unsigned count;
 };
 

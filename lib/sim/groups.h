@@ -11,8 +11,9 @@
 
 enum group_engine { ENGINE_COMPUTE = 1, ENGINE_COPY = 11 };
 
-/* A new group of a process; GROUP_NONE when there is no room. */
-unsigned group_new(uint64_t owner, enum group_engine engine, unsigned device_row, uint32_t parent, uint32_t handle);
+/* A new group of a process, among those of an MPS server (0: none); GROUP_NONE when there is no room. */
+unsigned group_new(uint64_t owner, uint64_t leader, enum group_engine engine, unsigned device_row, uint32_t parent,
+                   uint32_t handle);
 
 /* Its channels and its work go with it. */
 void group_delete(unsigned row);
@@ -37,6 +38,10 @@ unsigned group_find_channel(const struct state_group *group, uint32_t handle);
 /* In a schedule: switches channels, a bit for each place, off or on; and whether the group has work. */
 void group_turn(struct schedule *schedule, unsigned row, unsigned channels, bool off);
 bool group_is_busy(struct schedule *schedule, unsigned row);
+
+/* Sets for how long its device runs it at a time and, where it is an MPS server's client, the server's other clients.
+ */
+void group_set_slice(unsigned row, uint64_t slice_ns);
 
 /* All of this process goes to other devices: from each row to the one in the list. Its work has ended. */
 void groups_move(const unsigned rows[SIM_MAX_DEVICES]);

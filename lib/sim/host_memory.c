@@ -6,18 +6,14 @@
 #define REGISTRATION_FLAGS 0xfu
 
 static CUresult enter(const void *argument, struct context **context) {
-  CUresult result = context_enter(context);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = argument ? capture_check_unsafe_call() : CUDA_ERROR_INVALID_VALUE;
+  FORWARD_IF_ERROR(context_enter(context));
+  CUresult result = argument ? capture_check_unsafe_call() : CUDA_ERROR_INVALID_VALUE;
   return result == CUDA_SUCCESS ? CUDA_SUCCESS : driver_leave(result);
 }
 
 CUresult CUDAAPI cuMemHostAlloc(void **address, size_t size, unsigned int flags) {
   struct context *context;
-  CUresult result = enter(address, &context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter(address, &context));
   if (size == 0 || (flags & ~(unsigned)ALLOCATION_FLAGS))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   struct region *region = region_new(REGION_HOST, size, KEEP_ALWAYS, false);
@@ -40,9 +36,7 @@ CUresult CUDAAPI cuMemAllocHost(void **address, unsigned int size) {
 
 static CUresult give_up(void *address, enum region_kind kind, CUresult otherwise) {
   struct context *context;
-  CUresult result = enter(address, &context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter(address, &context));
   struct region *region = region_find((uintptr_t)address);
   if (!region || region->kind != kind || region->base != (uintptr_t)address)
     return driver_leave(otherwise);
@@ -56,9 +50,7 @@ CUresult CUDAAPI cuMemFreeHost(void *address) {
 
 CUresult CUDAAPI cuMemHostRegister_v2(void *address, size_t size, unsigned int flags) {
   struct context *context;
-  CUresult result = enter(address, &context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter(address, &context));
   if (size == 0 || (flags & ~REGISTRATION_FLAGS) || size > UINTPTR_MAX - (uintptr_t)address)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (region_overlaps((uintptr_t)address, size))
@@ -83,9 +75,7 @@ CUresult CUDAAPI cuMemHostUnregister(void *address) {
 
 static CUresult enter_host(const void *output, void *address, const struct region **region) {
   struct context *context;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   *region = region_find((uintptr_t)address);
   if (!output || !*region || ((*region)->kind != REGION_HOST && (*region)->kind != REGION_REGISTERED))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -95,9 +85,7 @@ static CUresult enter_host(const void *output, void *address, const struct regio
 /* The device sees host memory at the host's own address: both share an address space. */
 CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr *device_address, void *address, unsigned int flags) {
   const struct region *region;
-  CUresult result = enter_host(device_address, address, &region);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_host(device_address, address, &region));
   if (flags != 0)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   *device_address = (uintptr_t)address;
@@ -106,9 +94,7 @@ CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr *device_address, void 
 
 CUresult CUDAAPI cuMemHostGetFlags(unsigned int *flags, void *address) {
   const struct region *region;
-  CUresult result = enter_host(flags, address, &region);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_host(flags, address, &region));
   *flags = region->flags;
   return driver_leave(CUDA_SUCCESS);
 }

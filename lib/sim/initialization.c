@@ -1,6 +1,7 @@
 /* cuInit, and what works before it. */
 #include "control.h"
 #include "driver.h"
+#include "mps.h"
 #include "restore_thread.h"
 #include "visible.h"
 
@@ -10,7 +11,12 @@ static CUresult initialize(void) {
   if (visible_find() == 0)
     return CUDA_ERROR_NO_DEVICE;
   clock_wait_until(clock_ns() + sim_config.start_ns);
-  if (!driver_join() || !control_open())
+  if (!driver_join())
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  CUresult connected = mps_connect();
+  if (connected != CUDA_SUCCESS)
+    return connected;
+  if (!control_open())
     return CUDA_ERROR_OPERATING_SYSTEM;
   if (!restore_thread_start())
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -8,9 +8,7 @@
 CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
   struct context *context;
   struct allocation allocation;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   if (!handle || !memory_find(address, &allocation) || allocation.region->kind != REGION_DEVICE ||
       !allocation.region->charged)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -42,9 +40,7 @@ static CUresult open_shared(uint64_t id, CUdeviceptr *address) {
 CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags) {
   struct context *context;
   uint64_t id;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   memcpy(&id, &handle, sizeof id);
   if (!address || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -57,9 +53,7 @@ CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle hand
 
 CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address) {
   struct context *context;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   struct region *region = region_find(address);
   if (!region || region->kind != REGION_IMPORTED || region->base != address)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);

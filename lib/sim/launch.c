@@ -6,10 +6,6 @@
 #include "stream_work.h"
 #include "times.h"
 
-#define MAX_THREADS_PER_BLOCK 1024
-#define MAX_THREADS_PER_MULTIPROCESSOR 2048
-#define MAX_SHARED_BYTES (227 * KIB)
-
 CUresult launch_enter(CUstream handle, enum default_stream default_stream, struct stream **stream) {
   for (;;) {
     CUresult result = stream_enter(handle, default_stream, stream);
@@ -80,14 +76,12 @@ static CUresult queue(struct stream *stream, const struct kernel *kernel) {
 static CUresult launch(CUfunction function, struct dimensions grid, struct dimensions block, unsigned shared_bytes,
                        CUstream handle, bool cooperative, enum default_stream default_stream) {
   struct stream *stream;
-  CUresult result = launch_enter(handle, default_stream, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(launch_enter(handle, default_stream, &stream));
   uint64_t return_at_ns = launch_return_at(stream);
   const struct kernel *kernel = kernel_find(function);
   if (!kernel || (kernel->context && kernel->context != stream->context))
     return driver_leave(CUDA_ERROR_INVALID_HANDLE);
-  result = check_dimensions(grid, block, shared_bytes);
+  CUresult result = check_dimensions(grid, block, shared_bytes);
   if (result == CUDA_SUCCESS && cooperative)
     result = check_cooperative(stream, grid, block);
   if (result == CUDA_SUCCESS && stream->capture && spin_is_one(kernel->name))

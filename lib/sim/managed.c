@@ -24,9 +24,7 @@ void managed_touch(uintptr_t address, unsigned device) {
 
 /* Only the preferred location changes anything here. */
 CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr address, size_t size, CUmem_advise advice, CUmemLocation location) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct region *region = managed_region(address);
   if (!region || size == 0 || size > region->base + region->size - address)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);

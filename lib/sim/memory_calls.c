@@ -10,10 +10,8 @@
 #define PITCH_ALIGNMENT 512
 
 static CUresult enter_allocation(const void *output, struct context **context) {
-  CUresult result = context_enter(context);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = output ? capture_check_unsafe_call() : CUDA_ERROR_INVALID_VALUE;
+  FORWARD_IF_ERROR(context_enter(context));
+  CUresult result = output ? capture_check_unsafe_call() : CUDA_ERROR_INVALID_VALUE;
   return result == CUDA_SUCCESS ? CUDA_SUCCESS : driver_leave(result);
 }
 
@@ -49,12 +47,10 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t 
                                     unsigned int element_size) {
   struct context *context;
   size_t row, size;
-  CUresult result = enter_allocation(address, &context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_allocation(address, &context));
   if (!pitch || !pitch_of(width, height, element_size, &row, &size))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  result = allocate(context, size, address);
+  CUresult result = allocate(context, size, address);
   if (result == CUDA_SUCCESS)
     *pitch = row;
   return driver_leave(result);
@@ -63,9 +59,7 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t 
 /* Costs no device memory before the device touches it. */
 CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned int flags) {
   struct context *context;
-  CUresult result = enter_allocation(address, &context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_allocation(address, &context));
   if (size == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   struct region *region = region_new(REGION_MANAGED, size, KEEP_ALWAYS, false);
@@ -80,12 +74,10 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned i
 CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address) {
   struct context *context;
   struct allocation allocation;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   if (address == 0)
     return driver_leave(CUDA_SUCCESS);
-  result = capture_check_unsafe_call();
+  CUresult result = capture_check_unsafe_call();
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
   if (!memory_find(address, &allocation) || allocation.base != address || allocation.region->kind > REGION_MANAGED)
@@ -96,9 +88,7 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address) {
 
 CUresult CUDAAPI cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
   struct context *context;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   if (!free_bytes || !total_bytes)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   struct memory_view view = limits_view(context->device);
@@ -110,9 +100,7 @@ CUresult CUDAAPI cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
 CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr address) {
   struct context *context;
   struct allocation allocation;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   if (!memory_find(address, &allocation))
     return driver_leave(CUDA_ERROR_NOT_FOUND);
   if (base)
@@ -130,9 +118,7 @@ static unsigned clamp(size_t value) {
 
 CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *address, unsigned int size) {
   struct context *context;
-  CUresult result = enter_allocation(address, &context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_allocation(address, &context));
   if (size == 0)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   uint64_t charge = round_up(size, DEVICE_PAGE);
@@ -169,9 +155,7 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr_v1 address) {
 
 CUresult CUDAAPI cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes) {
   size_t free_size, total_size;
-  CUresult result = cuMemGetInfo_v2(free_bytes ? &free_size : NULL, total_bytes ? &total_size : NULL);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(cuMemGetInfo_v2(free_bytes ? &free_size : NULL, total_bytes ? &total_size : NULL));
   *free_bytes = clamp(free_size);
   *total_bytes = clamp(total_size);
   return CUDA_SUCCESS;
@@ -180,9 +164,7 @@ CUresult CUDAAPI cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_byte
 CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr_v1 *base, unsigned int *size, CUdeviceptr_v1 address) {
   CUdeviceptr start = 0;
   size_t length = 0;
-  CUresult result = cuMemGetAddressRange_v2(&start, &length, address);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(cuMemGetAddressRange_v2(&start, &length, address));
   if (base)
     *base = (CUdeviceptr_v1)start;
   if (size)

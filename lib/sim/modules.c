@@ -15,7 +15,7 @@ struct module {
   void *handle;
   const struct context *context;
   const struct module *library; /* a module that stands for a library in one context */
-  uint64_t global_bytes;        /* of its image; in device memory where the module has a context */
+  uint64_t global_bytes;        /* globals of its image; in device memory where the module has a context */
 };
 
 const struct kernel *kernel_find(CUfunction function) {
@@ -126,17 +126,28 @@ static CUresult get_kernel(enum handle_kind kind, const struct module *owner, co
 static CUresult load_module(CUmodule *module, const void *image) {
   struct context *context;
   void *handle;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   if (!module || !image)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  result = capture_check_unsafe_call();
+  CUresult result = capture_check_unsafe_call();
   if (result == CUDA_SUCCESS)
     result = new_module(HANDLE_MODULE, context, NULL, image_global_bytes(image), &handle);
   if (result == CUDA_SUCCESS)
     *module = handle;
   return driver_leave(result);
+}
+
+/* Text, which ends before the first zero byte; to be freed. */
+static CUresult read_image(const char *path, char **image) {
+  FILE *file = fopen(path, "re");
+  size_t capacity = 0;
+  if (!file)
+    return CUDA_ERROR_FILE_NOT_FOUND;
+  ssize_t length = getdelim(image, &capacity, '\0', file);
+  fclose(file);
+  if (length < 0 && *image)
+    **image = '\0'; /* nothing was in it */
+  return *image ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult CUDAAPI cuModuleLoadData(CUmodule *module, const void *image) {
@@ -158,23 +169,20 @@ CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule *module, const void *image) {
 CUresult CUDAAPI cuModuleLoad(CUmodule *module, const char *path) {
   if (driver_check_ready() != CUDA_SUCCESS)
     return CUDA_ERROR_NOT_INITIALIZED;
-  if (path) {
-    FILE *file = fopen(path, "re");
-    if (!file)
-      return CUDA_ERROR_FILE_NOT_FOUND;
-    fclose(file);
-  }
-  return load_module(module, path ? "" : NULL);
+  char *image = NULL;
+  CUresult result = path ? read_image(path, &image) : CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS)
+    result = load_module(module, image);
+  free(image);
+  return result;
 }
 
 CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct module *module = handle_object(HANDLE_MODULE, handle);
   if (!module || module->library)
     return driver_leave(CUDA_ERROR_INVALID_HANDLE);
-  result = capture_check_unsafe_call();
+  CUresult result = capture_check_unsafe_call();
   if (result == CUDA_SUCCESS)
     delete_module(module);
   return driver_leave(result);
@@ -182,24 +190,20 @@ CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
 
 CUresult CUDAAPI cuModuleGetFunction(CUfunction *function, CUmodule handle, const char *name) {
   void *kernel;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   const struct module *module = handle_object(HANDLE_MODULE, handle);
   if (!function || !name)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (!module)
     return driver_leave(CUDA_ERROR_INVALID_HANDLE);
-  result = get_kernel(HANDLE_FUNCTION, module, name, &kernel);
+  CUresult result = get_kernel(HANDLE_FUNCTION, module, name, &kernel);
   if (result == CUDA_SUCCESS)
     *function = kernel;
   return driver_leave(result);
 }
 
 CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!mode)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   *mode = CU_MODULE_LAZY_LOADING;
@@ -210,13 +214,11 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_o
                                    unsigned int jit_count, CUlibraryOption *options, void **values,
                                    unsigned int count) {
   void *handle;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   (void)jit_values, (void)values;
   if (!library || !code || (jit_count && !jit_options) || (count && !options))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  result = new_module(HANDLE_LIBRARY, NULL, NULL, image_global_bytes(code), &handle);
+  CUresult result = new_module(HANDLE_LIBRARY, NULL, NULL, image_global_bytes(code), &handle);
   if (result == CUDA_SUCCESS)
     *library = handle;
   return driver_leave(result);
@@ -227,17 +229,16 @@ CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUj
                                        void **values, unsigned int count) {
   if (driver_check_ready() != CUDA_SUCCESS)
     return CUDA_ERROR_NOT_INITIALIZED;
-  FILE *file = path ? fopen(path, "re") : NULL;
-  if (!file)
-    return path ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
-  fclose(file);
-  return cuLibraryLoadData(library, "", jit_options, jit_values, jit_count, options, values, count);
+  char *image = NULL;
+  CUresult result = path ? read_image(path, &image) : CUDA_ERROR_INVALID_VALUE;
+  if (result == CUDA_SUCCESS)
+    result = cuLibraryLoadData(library, image, jit_options, jit_values, jit_count, options, values, count);
+  free(image);
+  return result;
 }
 
 CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct module *library = handle_object(HANDLE_LIBRARY, handle);
   if (!library)
     return driver_leave(CUDA_ERROR_INVALID_HANDLE);
@@ -248,15 +249,13 @@ CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
 
 CUresult CUDAAPI cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name) {
   void *found;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   const struct module *library = handle_object(HANDLE_LIBRARY, handle);
   if (!kernel || !name)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (!library)
     return driver_leave(CUDA_ERROR_INVALID_HANDLE);
-  result = get_kernel(HANDLE_KERNEL, library, name, &found);
+  CUresult result = get_kernel(HANDLE_KERNEL, library, name, &found);
   if (result == CUDA_SUCCESS)
     *kernel = found;
   return driver_leave(result);
@@ -290,9 +289,7 @@ CUresult CUDAAPI cuLibraryGetModule(CUmodule *module, CUlibrary handle) {
 /* A kernel of a library serves as a function in every context: the handle is the same. */
 CUresult CUDAAPI cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
   struct context *context;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   if (!function)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (!handle_object(HANDLE_KERNEL, kernel))

@@ -18,9 +18,7 @@ static struct multicast *find(CUmemGenericAllocationHandle handle) {
 CUresult CUDAAPI cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *properties,
                                            CUmulticastGranularity_flags option) {
   (void)option;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!granularity || !properties)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   *granularity = DEVICE_PAGE;
@@ -28,9 +26,7 @@ CUresult CUDAAPI cuMulticastGetGranularity(size_t *granularity, const CUmulticas
 }
 
 CUresult CUDAAPI cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!handle || !properties || properties->size == 0 || properties->size % DEVICE_PAGE)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   struct multicast *multicast = calloc(1, sizeof *multicast);
@@ -46,9 +42,7 @@ CUresult CUDAAPI cuMulticastCreate(CUmemGenericAllocationHandle *handle, const C
 
 CUresult CUDAAPI cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice ordinal) {
   unsigned device;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   return driver_leave(find(handle) && visible_device(ordinal, &device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -64,18 +58,14 @@ static CUresult bind_to(CUmemGenericAllocationHandle handle, size_t offset, stru
 CUresult CUDAAPI cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
                                     CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
                                     unsigned long long flags) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   return driver_leave(memory_offset || flags ? CUDA_ERROR_INVALID_VALUE
                                              : bind_to(handle, offset, vmm_find(memory), size));
 }
 
 CUresult CUDAAPI cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr address,
                                      size_t size, unsigned long long flags) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   const struct region *region = region_find(address);
   const struct mapping *mapping = region && region->kind == REGION_RESERVATION ? vmm_mapping_at(region, address) : NULL;
   return driver_leave(flags || !mapping ? CUDA_ERROR_INVALID_VALUE : bind_to(handle, offset, mapping->physical, size));
@@ -83,9 +73,7 @@ CUresult CUDAAPI cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t
 
 CUresult CUDAAPI cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice ordinal, size_t offset, size_t size) {
   unsigned device;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct multicast *multicast = find(handle);
   if (!multicast || !visible_device(ordinal, &device))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -108,9 +96,7 @@ static CUresult release(struct multicast *multicast) {
 
 /* Physical memory, or a multicast object. */
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct physical *physical = vmm_find(handle);
   if (!physical)
     return driver_leave(release(find(handle)));

@@ -50,7 +50,7 @@ struct smi_device {
 struct smi_report {
   char driver_version[NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE + 32];
   int cuda_version; /* 1000 * major + 10 * minor */
-  unsigned count;   /* of the devices chosen */
+  unsigned count;   /* number of the devices chosen */
   struct smi_device *devices;
 };
 

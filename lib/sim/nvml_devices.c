@@ -31,9 +31,7 @@ static nvmlReturn_t copy_text(const char *text, char *target, unsigned length) {
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetCount_v2(unsigned int *count) {
-  nvmlReturn_t result = nvml_ready();
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_ready());
   if (!count)
     return NVML_ERROR_INVALID_ARGUMENT;
   *count = card_count();
@@ -53,9 +51,7 @@ static nvmlReturn_t find_handle(unsigned card, nvmlDevice_t *handle) {
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *handle) {
-  nvmlReturn_t result = nvml_ready();
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_ready());
   if (!handle || index >= card_count())
     return NVML_ERROR_INVALID_ARGUMENT;
   return find_handle(index, handle);
@@ -66,9 +62,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *handle) {
-  nvmlReturn_t result = nvml_ready();
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_ready());
   if (!uuid || !handle)
     return NVML_ERROR_INVALID_ARGUMENT;
   for (unsigned device = 0; device < sim_config.device_count; device++) {
@@ -92,9 +86,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *h
 
 nvmlReturn_t DECLDIR nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *handle) {
   unsigned device;
-  nvmlReturn_t result = nvml_ready();
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_ready());
   if (!id || !handle)
     return NVML_ERROR_INVALID_ARGUMENT;
   if (!pci_find(id, &device))
@@ -108,9 +100,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t 
 
 nvmlReturn_t DECLDIR nvmlDeviceGetName(nvmlDevice_t handle, char *name, unsigned int length) {
   unsigned device, card;
-  nvmlReturn_t result = find_card(handle, &card, &device);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(find_card(handle, &card, &device));
   struct device_config named = sim_config.devices[device];
   char *of_instance = strstr(named.name, " MIG ");
   if (of_instance && nvml_is_parent(handle, &card))
@@ -120,9 +110,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetName(nvmlDevice_t handle, char *name, unsigned
 
 nvmlReturn_t DECLDIR nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsigned int length) {
   unsigned device, card;
-  nvmlReturn_t result = find_card(handle, &card, &device);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(find_card(handle, &card, &device));
   char whole[SIM_UUID_SIZE];
   card_uuid(card, whole);
   return copy_text(nvml_is_parent(handle, &card) ? whole : sim_config.devices[device].uuid, uuid, length);
@@ -130,13 +118,11 @@ nvmlReturn_t DECLDIR nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsigned
 
 nvmlReturn_t DECLDIR nvmlDeviceGetIndex(nvmlDevice_t handle, unsigned int *index) {
   unsigned device, card;
-  nvmlReturn_t result = find_card(handle, &card, &device);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(find_card(handle, &card, &device));
   if (!index)
     return NVML_ERROR_INVALID_ARGUMENT;
   bool is_part = is_instance(device) && !nvml_is_parent(handle, &card);
-  *index = is_part ? device - card_first(card) : card; /* of an instance: among those of its card */
+  *index = is_part ? device - card_first(card) : card; /* an instance's, among those of its card */
   return NVML_SUCCESS;
 }
 
@@ -148,9 +134,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetMinorNumber(nvmlDevice_t handle, unsigned int 
 
 nvmlReturn_t DECLDIR nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *info) {
   unsigned device, card;
-  nvmlReturn_t result = find_card(handle, &card, &device);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(find_card(handle, &card, &device));
   if (!info)
     return NVML_ERROR_INVALID_ARGUMENT;
   *info = (nvmlPciInfo_t){.bus = pci_bus(device)};
@@ -169,9 +153,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetPciInfo(nvmlDevice_t handle, nvmlPciInfo_t *in
 
 nvmlReturn_t DECLDIR nvmlDeviceGetCudaComputeCapability(nvmlDevice_t handle, int *major, int *minor) {
   unsigned device, card;
-  nvmlReturn_t result = find_card(handle, &card, &device);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(find_card(handle, &card, &device));
   if (!major || !minor)
     return NVML_ERROR_INVALID_ARGUMENT;
   *major = (int)sim_config.devices[device].compute_capability / 10;
@@ -181,9 +163,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetCudaComputeCapability(nvmlDevice_t handle, int
 
 nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory) {
   unsigned device, card;
-  nvmlReturn_t result = find_card(handle, &card, &device);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(find_card(handle, &card, &device));
   if (!memory)
     return NVML_ERROR_INVALID_ARGUMENT;
   unsigned count = nvml_is_parent(handle, &card) ? card_devices(card) : 1; /* a card has what its instances have */
@@ -201,9 +181,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_
   unsigned device;
   if (memory && nvml_ready() == NVML_SUCCESS && memory->version != nvmlMemory_v2)
     return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  nvmlReturn_t result = nvmlDeviceGetMemoryInfo(handle, memory ? &sizes : NULL);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvmlDeviceGetMemoryInfo(handle, memory ? &sizes : NULL));
   memory->total = sizes.total;
   memory->free = sizes.free;
   if (nvml_device(handle, &device) == NVML_SUCCESS && !is_instance(device)) {

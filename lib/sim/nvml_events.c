@@ -15,9 +15,7 @@ struct nvmlEventSet_st {
 };
 
 nvmlReturn_t DECLDIR nvmlEventSetCreate(nvmlEventSet_t *set) {
-  nvmlReturn_t result = nvml_ready();
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_ready());
   if (!set)
     return NVML_ERROR_INVALID_ARGUMENT;
   *set = calloc(1, sizeof **set);
@@ -39,9 +37,7 @@ nvmlReturn_t DECLDIR nvmlEventSetFree(nvmlEventSet_t set) {
 
 nvmlReturn_t DECLDIR nvmlDeviceGetSupportedEventTypes(nvmlDevice_t handle, unsigned long long *types) {
   unsigned device;
-  nvmlReturn_t result = nvml_device(handle, &device);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_device(handle, &device));
   if (!types)
     return NVML_ERROR_INVALID_ARGUMENT;
   *types = nvmlEventTypeXidCriticalError;
@@ -50,9 +46,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetSupportedEventTypes(nvmlDevice_t handle, unsig
 
 nvmlReturn_t DECLDIR nvmlDeviceRegisterEvents(nvmlDevice_t handle, unsigned long long types, nvmlEventSet_t set) {
   unsigned device;
-  nvmlReturn_t result = nvml_device(handle, &device);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_device(handle, &device));
   if (!set)
     return NVML_ERROR_INVALID_ARGUMENT;
   if (types & ~nvmlEventTypeXidCriticalError)
@@ -92,9 +86,7 @@ static bool has_lost_device(nvmlEventSet_t set) {
 }
 
 nvmlReturn_t DECLDIR nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned int timeout_ms) {
-  nvmlReturn_t result = nvml_ready();
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_ready());
   if (!set || !data)
     return NVML_ERROR_INVALID_ARGUMENT;
   for (uint64_t waited_ns = 0; true; waited_ns += POLL_NS) {

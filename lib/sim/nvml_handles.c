@@ -24,9 +24,7 @@ bool nvml_is_parent(nvmlDevice_t handle, unsigned *card) {
 
 nvmlReturn_t nvml_device(nvmlDevice_t handle, unsigned *device) {
   unsigned card;
-  nvmlReturn_t result = nvml_ready();
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_ready());
   for (*device = 0; *device < sim_config.device_count; (*device)++)
     if (nvml_handle(*device) == handle)
       return fault_is_lost(*device) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;

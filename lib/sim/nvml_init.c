@@ -48,9 +48,7 @@ nvmlReturn_t DECLDIR nvmlShutdown(void) {
 }
 
 static nvmlReturn_t copy_text(const char *text, char *target, unsigned length) {
-  nvmlReturn_t result = nvml_ready();
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_ready());
   if (!target)
     return NVML_ERROR_INVALID_ARGUMENT;
   if (length <= strlen(text))
@@ -70,9 +68,7 @@ nvmlReturn_t DECLDIR nvmlSystemGetNVMLVersion(char *version, unsigned int length
 }
 
 nvmlReturn_t DECLDIR nvmlSystemGetCudaDriverVersion_v2(int *version) {
-  nvmlReturn_t result = nvml_ready();
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_ready());
   if (!version)
     return NVML_ERROR_INVALID_ARGUMENT;
   *version = (int)(sim_config.cuda_version / 10 * 1000 + sim_config.cuda_version % 10 * 10);
@@ -86,9 +82,7 @@ nvmlReturn_t DECLDIR nvmlSystemGetCudaDriverVersion(int *version) {
 /* Only of processes in the caller's PID namespace, as on a card. */
 nvmlReturn_t DECLDIR nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int length) {
   char path[64], text[256];
-  nvmlReturn_t result = nvml_ready();
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_ready());
   if (!name || length == 0)
     return NVML_ERROR_INVALID_ARGUMENT;
   snprintf(path, sizeof path, "/proc/%u/cmdline", pid);

@@ -33,9 +33,7 @@ static bool is_administrator(void) {
 }
 
 static nvmlReturn_t find_subject(nvmlDevice_t handle, const char *path, unsigned *device, uint64_t *cgroup) {
-  nvmlReturn_t result = nvml_device(handle, device);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_device(handle, device));
   if (!limits_exist())
     return NVML_ERROR_FUNCTION_NOT_FOUND; /* an older driver */
   if (is_instance(*device))
@@ -49,9 +47,7 @@ static nvmlReturn_t find_subject(nvmlDevice_t handle, const char *path, unsigned
 nvmlReturn_t DECLDIR nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t handle, nvmlSetMemoryLimits_v1_t *limits) {
   unsigned device;
   uint64_t cgroup;
-  nvmlReturn_t result = find_subject(handle, limits ? limits->nameSpace : NULL, &device, &cgroup);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(find_subject(handle, limits ? limits->nameSpace : NULL, &device, &cgroup));
   if (!is_administrator())
     return NVML_ERROR_NO_PERMISSION;
   uint64_t soft = limits->softLimit, hard = limits->hardLimit, most = sim_config.devices[device].memory_bytes;
@@ -66,9 +62,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t handle, nvmlGetMe
   unsigned device;
   uint64_t cgroup;
   struct memory_limits found;
-  nvmlReturn_t result = find_subject(handle, limits ? limits->nameSpace : NULL, &device, &cgroup);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(find_subject(handle, limits ? limits->nameSpace : NULL, &device, &cgroup));
   if (!limits_find(device, cgroup, &found))
     return NVML_ERROR_NOT_FOUND;
   limits->softLimit = found.soft_bytes;

@@ -4,7 +4,7 @@
 #include "cards.h"
 #include "nvml_handles.h"
 
-#define FIRST_GPU_INSTANCE 7 /* as on a card that is cut into its smallest instances */
+#define FIRST_GPU_INSTANCE 7 /* a card's first, if that is cut into its smallest instances */
 
 /* A handle's target: a card in MIG mode, or else a device on a card. */
 struct place {
@@ -30,17 +30,13 @@ static nvmlReturn_t find(nvmlDevice_t handle, const void *output, struct place *
 }
 
 static nvmlReturn_t find_instance(nvmlDevice_t handle, const void *output, struct place *found) {
-  nvmlReturn_t result = find(handle, output, found);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(find(handle, output, found));
   return found->is_parent || !is_instance(found->device) ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
 }
 
 nvmlReturn_t DECLDIR nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned int *current, unsigned int *pending) {
   struct place found;
-  nvmlReturn_t result = find(handle, pending ? current : NULL, &found);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(find(handle, pending ? current : NULL, &found));
   if (!found.is_parent)
     return NVML_ERROR_NOT_SUPPORTED;
   *current = *pending = NVML_DEVICE_MIG_ENABLE;
@@ -66,9 +62,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t handle, unsigne
 nvmlReturn_t DECLDIR nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, unsigned int index,
                                                          nvmlDevice_t *instance) {
   struct place found;
-  nvmlReturn_t result = find(handle, instance, &found);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(find(handle, instance, &found));
   if (!found.is_parent)
     return NVML_ERROR_INVALID_ARGUMENT;
   if (index >= card_devices(found.card))

@@ -18,25 +18,30 @@ static unsigned compute_instance(nvmlDevice_t handle, unsigned device) {
 /* NVML has names for the modes since CUDA 13. */
 enum { DETAIL_COMPUTE, DETAIL_GRAPHICS, DETAIL_MPS, DETAIL_ALL };
 
-nvmlReturn_t nvml_list_processes(nvmlDevice_t handle, unsigned *device, unsigned *count, const void *infos,
-                                 struct processes *processes) {
-  nvmlReturn_t result = nvml_device(handle, device);
-  if (result != NVML_SUCCESS)
-    return result;
+static void keep(struct processes *processes, enum processes_kind kind) {
+  unsigned kept = 0;
+  for (unsigned i = 0; i < processes->count; i++)
+    if (kind != PROCESSES_MPS || processes->list[i].is_client)
+      processes->list[kept++] = processes->list[i];
+  processes->count = kept;
+}
+
+nvmlReturn_t nvml_list_processes(nvmlDevice_t handle, enum processes_kind kind, unsigned *device, unsigned *count,
+                                 const void *infos, struct processes *processes) {
+  FORWARD_IF_ERROR(nvml_device(handle, device));
   if (!count || (*count && !infos))
     return NVML_ERROR_INVALID_ARGUMENT;
   unsigned room = *count;
-  *count = processes->count = state_list_holders(*device, processes->list);
+  processes->count = state_list_holders(*device, processes->list);
+  keep(processes, kind);
+  *count = processes->count;
   return processes->count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned int *count,
-                                                             nvmlProcessInfo_t *infos) {
+static nvmlReturn_t list(nvmlDevice_t handle, enum processes_kind kind, unsigned *count, nvmlProcessInfo_t *infos) {
   unsigned device;
   struct processes processes;
-  nvmlReturn_t result = nvml_list_processes(handle, &device, count, infos, &processes);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_list_processes(handle, kind, &device, count, infos, &processes));
   for (unsigned i = 0; i < processes.count; i++)
     infos[i] = (nvmlProcessInfo_t){.pid = processes.list[i].pid,
                                    .usedGpuMemory = processes.list[i].used_bytes,
@@ -45,29 +50,37 @@ nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
-                                                             nvmlProcessInfo_v2_t *infos) {
-  return nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos);
-}
-
-nvmlReturn_t DECLDIR nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t handle, unsigned int *count,
-                                                          nvmlProcessInfo_v1_t *infos) {
+static nvmlReturn_t list_v1(nvmlDevice_t handle, enum processes_kind kind, unsigned *count,
+                            nvmlProcessInfo_v1_t *infos) {
   unsigned device;
   struct processes processes;
-  nvmlReturn_t result = nvml_list_processes(handle, &device, count, infos, &processes);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_list_processes(handle, kind, &device, count, infos, &processes));
   for (unsigned i = 0; i < processes.count; i++)
     infos[i] = (nvmlProcessInfo_v1_t){.pid = processes.list[i].pid, .usedGpuMemory = processes.list[i].used_bytes};
   return NVML_SUCCESS;
 }
 
-/* Nothing draws, and there is no MPS. */
+/* A client of an MPS server is in both lists. */
+#define LISTS(name, kind)                                                                                              \
+  nvmlReturn_t DECLDIR nvmlDeviceGet##name##RunningProcesses(nvmlDevice_t device, unsigned int *count,                 \
+                                                             nvmlProcessInfo_v1_t *infos) {                            \
+    return list_v1(device, kind, count, infos);                                                                        \
+  }                                                                                                                    \
+  nvmlReturn_t DECLDIR nvmlDeviceGet##name##RunningProcesses_v2(nvmlDevice_t device, unsigned int *count,              \
+                                                                nvmlProcessInfo_v2_t *infos) {                         \
+    return list(device, kind, count, infos);                                                                           \
+  }                                                                                                                    \
+  nvmlReturn_t DECLDIR nvmlDeviceGet##name##RunningProcesses_v3(nvmlDevice_t device, unsigned int *count,              \
+                                                                nvmlProcessInfo_t *infos) {                            \
+    return list(device, kind, count, infos);                                                                           \
+  }
+LISTS(Compute, PROCESSES_ALL)
+LISTS(MPSCompute, PROCESSES_MPS)
+
+/* Nothing draws. */
 static nvmlReturn_t list_none(nvmlDevice_t handle, unsigned *count) {
   unsigned device;
-  nvmlReturn_t result = nvml_device(handle, &device);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_device(handle, &device));
   if (!count)
     return NVML_ERROR_INVALID_ARGUMENT;
   *count = 0;
@@ -83,23 +96,19 @@ static nvmlReturn_t list_none(nvmlDevice_t handle, unsigned *count) {
 EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
 EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
 EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
 nvmlReturn_t DECLDIR nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t handle, nvmlProcessDetailList_t *details) {
   unsigned device;
   struct processes processes;
   if (details && details->version != nvmlProcessDetailList_v1)
     return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  if (details && (details->mode == DETAIL_GRAPHICS || details->mode == DETAIL_MPS))
+  if (details && details->mode == DETAIL_GRAPHICS)
     return list_none(handle, &details->numProcArrayEntries);
   if (details && details->mode > DETAIL_ALL)
     return NVML_ERROR_INVALID_ARGUMENT;
-  nvmlReturn_t result = nvml_list_processes(handle, &device, details ? &details->numProcArrayEntries : NULL,
-                                            details ? details->procArray : NULL, &processes);
-  if (result != NVML_SUCCESS)
-    return result;
+  enum processes_kind kind = details && details->mode == DETAIL_MPS ? PROCESSES_MPS : PROCESSES_ALL;
+  FORWARD_IF_ERROR(nvml_list_processes(handle, kind, &device, details ? &details->numProcArrayEntries : NULL,
+                                       details ? details->procArray : NULL, &processes));
   for (unsigned i = 0; i < processes.count; i++)
     details->procArray[i] = (nvmlProcessDetail_v1_t){.pid = processes.list[i].pid,
                                                      .usedGpuMemory = processes.list[i].used_bytes,
@@ -122,7 +131,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetAccountingBufferSize(nvmlDevice_t handle, unsi
 nvmlReturn_t DECLDIR nvmlDeviceGetAccountingPids(nvmlDevice_t handle, unsigned int *count, unsigned int *pids) {
   unsigned device;
   struct processes processes;
-  nvmlReturn_t result = nvml_list_processes(handle, &device, count, pids, &processes);
+  nvmlReturn_t result = nvml_list_processes(handle, PROCESSES_ALL, &device, count, pids, &processes);
   for (unsigned i = 0; result == NVML_SUCCESS && i < processes.count; i++)
     pids[i] = processes.list[i].pid;
   return result;
@@ -131,7 +140,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetAccountingPids(nvmlDevice_t handle, unsigned i
 nvmlReturn_t DECLDIR nvmlDeviceGetAccountingStats(nvmlDevice_t handle, unsigned int pid, nvmlAccountingStats_t *stats) {
   unsigned device, room = 0;
   struct processes processes;
-  nvmlReturn_t result = nvml_list_processes(handle, &device, &room, NULL, &processes);
+  nvmlReturn_t result = nvml_list_processes(handle, PROCESSES_ALL, &device, &room, NULL, &processes);
   if (result != NVML_SUCCESS && result != NVML_ERROR_INSUFFICIENT_SIZE)
     return result;
   if (!stats)

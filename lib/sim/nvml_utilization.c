@@ -3,17 +3,16 @@
 
 #include "busy.h"
 #include "cards.h"
+#include "common.h"
 #include "nvml_processes.h"
 
 nvmlReturn_t DECLDIR nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *utilization) {
   unsigned device;
-  nvmlReturn_t result = nvml_device(handle, &device);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_device(handle, &device));
   if (!utilization)
     return NVML_ERROR_INVALID_ARGUMENT;
   if (is_instance(device))
-    return NVML_ERROR_NOT_SUPPORTED; /* as on a card */
+    return NVML_ERROR_NOT_SUPPORTED; /* like a card */
   *utilization = (nvmlUtilization_t){.gpu = busy_percent(device, STATE_NO_SLOT)};
   return NVML_SUCCESS;
 }
@@ -30,7 +29,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlPr
   struct processes processes;
   unsigned device, room = count ? *count : 0, filled = 0;
   unsigned long long now_us = wall_clock_us();
-  nvmlReturn_t result = nvml_list_processes(handle, &device, count, samples, &processes);
+  nvmlReturn_t result = nvml_list_processes(handle, PROCESSES_ALL, &device, count, samples, &processes);
   if (result != NVML_SUCCESS && result != NVML_ERROR_INSUFFICIENT_SIZE)
     return result;
   if (!samples || result == NVML_ERROR_INSUFFICIENT_SIZE) {
@@ -55,9 +54,7 @@ nvmlReturn_t DECLDIR nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle, 
     return NVML_ERROR_INVALID_ARGUMENT;
   if (info->version != nvmlProcessesUtilizationInfo_v1)
     return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  nvmlReturn_t result = nvmlDeviceGetProcessUtilization(handle, samples, &count, info->lastSeenTimeStamp);
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvmlDeviceGetProcessUtilization(handle, samples, &count, info->lastSeenTimeStamp));
   unsigned room = info->procUtilArray ? info->processSamplesCount : 0;
   info->processSamplesCount = count;
   if (count > room)
@@ -68,23 +65,28 @@ nvmlReturn_t DECLDIR nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle, 
   return NVML_SUCCESS;
 }
 
-/* Returns a single sample, for the last second. */
+/* By the host's clock, as samples have it. */
+static unsigned long long wall_clock_at_us(uint64_t at_ns, uint64_t now_ns) {
+  return wall_clock_us() - (now_ns - at_ns) / NS_PER_US;
+}
+
+/* The driver answers after 1.6 ms, whether there is any or not. */
 nvmlReturn_t DECLDIR nvmlDeviceGetSamples(nvmlDevice_t handle, nvmlSamplingType_t type, unsigned long long last_seen_us,
                                           nvmlValueType_t *value_type, unsigned int *count, nvmlSample_t *samples) {
-  unsigned device;
-  unsigned long long now_us = wall_clock_us();
-  nvmlReturn_t result = nvml_device(handle, &device);
-  if (result != NVML_SUCCESS)
-    return result;
-  if (type != NVML_GPU_UTILIZATION_SAMPLES)
+  unsigned device, filled = 0;
+  FORWARD_IF_ERROR(nvml_device(handle, &device));
+  if (type != NVML_GPU_UTILIZATION_SAMPLES || is_instance(device))
     return NVML_ERROR_NOT_SUPPORTED;
-  if (!value_type || !count || (samples && *count == 0))
+  if (!value_type || !count || (samples && *count < BUSY_SAMPLES))
     return NVML_ERROR_INVALID_ARGUMENT;
-  if (last_seen_us >= now_us)
-    return NVML_ERROR_NOT_FOUND;
-  *count = 1;
+  uint64_t now_ns = clock_ns(), end_ns = now_ns / BUSY_SAMPLE_NS * BUSY_SAMPLE_NS;
+  for (uint64_t at_ns = end_ns - (BUSY_SAMPLES - 1) * BUSY_SAMPLE_NS; samples && at_ns <= end_ns;
+       at_ns += BUSY_SAMPLE_NS) {
+    unsigned long long at_us = wall_clock_at_us(at_ns, now_ns);
+    if (at_us > last_seen_us + BUSY_SAMPLE_NS / NS_PER_US / 2)
+      samples[filled++] = (nvmlSample_t){.timeStamp = at_us, .sampleValue.uiVal = busy_sample_percent(device, at_ns)};
+  }
   *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
-  if (samples)
-    *samples = (nvmlSample_t){.timeStamp = now_us, .sampleValue.uiVal = busy_percent(device, STATE_NO_SLOT)};
-  return NVML_SUCCESS;
+  *count = samples ? filled : BUSY_SAMPLES;
+  return *count ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }

@@ -4,9 +4,7 @@
 
 CUresult CUDAAPI cuDeviceCanAccessPeer(int *can_access, CUdevice ordinal, CUdevice peer_ordinal) {
   unsigned device, peer;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!can_access)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (!visible_device(ordinal, &device) || !visible_device(peer_ordinal, &peer))
@@ -17,9 +15,7 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int *can_access, CUdevice ordinal, CUdevi
 
 CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
   struct context *context, *other;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   if (flags != 0)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (!peer || context_find(peer, &other) != CUDA_SUCCESS)

@@ -78,9 +78,7 @@ static CUresult answer(const struct pointee *pointee, CUpointer_attribute attrib
 CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address) {
   struct context *context;
   struct pointee pointee;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   if (!data || !look_up(address, &pointee))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   return driver_leave(answer(&pointee, attribute, address, data));

@@ -41,9 +41,7 @@ static CUresult capture_free(struct stream *stream, CUdeviceptr address) {
 static CUresult allocate(CUdeviceptr *address, size_t size, const CUmemoryPool *handle, CUstream stream_handle,
                          enum default_stream default_stream) {
   struct stream *stream;
-  CUresult result = stream_enter(stream_handle, default_stream, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(stream_enter(stream_handle, default_stream, &stream));
   struct pool *pool = handle ? find_pool(*handle) : current_pool(stream->context->device);
   if (!address || !pool)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -75,9 +73,7 @@ STREAM_API(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz,
 static CUresult cuMemFreeAsync_on(CUdeviceptr address, CUstream handle, enum default_stream default_stream) {
   struct stream *stream;
   struct allocation allocation;
-  CUresult result = stream_enter(handle, default_stream, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(stream_enter(handle, default_stream, &stream));
   if (address == 0)
     return driver_leave(CUDA_SUCCESS);
   if (stream->capture)
@@ -91,9 +87,7 @@ static CUresult cuMemFreeAsync_on(CUdeviceptr address, CUstream handle, enum def
 STREAM_API(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr address, CUstream stream), address, stream)
 
 static CUresult enter_device(CUdevice ordinal, const void *argument, unsigned *device) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!argument)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   return visible_device(ordinal, device) ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_DEVICE);
@@ -101,9 +95,7 @@ static CUresult enter_device(CUdevice ordinal, const void *argument, unsigned *d
 
 CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool *handle, CUdevice ordinal) {
   unsigned device;
-  CUresult result = enter_device(ordinal, handle, &device);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_device(ordinal, handle, &device));
   const struct pool *pool = pool_default(device);
   if (pool)
     *handle = pool->handle;
@@ -112,9 +104,7 @@ CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool *handle, CUdevice ordina
 
 CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool *handle, CUdevice ordinal) {
   unsigned device;
-  CUresult result = enter_device(ordinal, handle, &device);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_device(ordinal, handle, &device));
   const struct pool *pool = current_pool(device);
   if (pool)
     *handle = pool->handle;
@@ -123,9 +113,7 @@ CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool *handle, CUdevice ordinal) {
 
 CUresult CUDAAPI cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
   unsigned device;
-  CUresult result = enter_device(ordinal, handle, &device);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_device(ordinal, handle, &device));
   const struct pool *pool = find_pool(handle);
   if (!pool || pool->device != device)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -135,9 +123,7 @@ CUresult CUDAAPI cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
 
 CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *properties) {
   unsigned device;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!handle || !properties || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE || properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
@@ -153,18 +139,14 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *pro
 }
 
 static CUresult enter_pool(CUmemoryPool handle, struct pool **pool) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   *pool = find_pool(handle);
   return *pool ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
   struct pool *pool;
-  CUresult result = enter_pool(handle, &pool);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_pool(handle, &pool));
   if (pool->is_default)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   pool_destroy(pool);
@@ -173,9 +155,7 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
 
 CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool handle, size_t keep_bytes) {
   struct pool *pool;
-  CUresult result = enter_pool(handle, &pool);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_pool(handle, &pool));
   pool_trim(pool, keep_bytes);
   return driver_leave(CUDA_SUCCESS);
 }
@@ -210,9 +190,7 @@ static CUresult get_attribute(const struct pool *pool, CUmemPool_attribute attri
 
 CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value) {
   struct pool *pool;
-  CUresult result = enter_pool(handle, &pool);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_pool(handle, &pool));
   return driver_leave(value ? get_attribute(pool, attribute, value) : CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -226,9 +204,7 @@ static CUresult reset_high(uint64_t *high, uint64_t current, const void *value) 
 
 CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value) {
   struct pool *pool;
-  CUresult result = enter_pool(handle, &pool);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_pool(handle, &pool));
   if (!value)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   switch (attribute) {

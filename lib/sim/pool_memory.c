@@ -6,9 +6,7 @@ CUresult pool_allocate(struct pool *pool, struct context *context, size_t size, 
   uintptr_t base;
   if (size > sim_config.devices[pool->device].memory_bytes || !pool_reserve(pool, size))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = memory_allocate(context, pool, size, &base);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(memory_allocate(context, pool, size, &base));
   pool_use(pool, size);
   *address = base;
   return CUDA_SUCCESS;

@@ -46,9 +46,7 @@ static CUdriverProcAddressQueryResult find(const char *name, int version, bool p
 CUresult CUDAAPI cuGetProcAddress_v2(const char *name, void **address, int version, cuuint64_t flags,
                                      CUdriverProcAddressQueryResult *status) {
   int driver_version;
-  CUresult result = cuDriverGetVersion(&driver_version);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(cuDriverGetVersion(&driver_version));
   if (!name || !address || version > driver_version || (flags & ~(cuuint64_t)ALL_FLAGS))
     return CUDA_ERROR_INVALID_VALUE;
   *address = NULL;

@@ -7,9 +7,9 @@
 #define DEVICE_PAGE (2 * MIB) /* the step in which a device gives memory */
 
 enum region_kind {
-  REGION_DEVICE, /* one allocation in device memory */
+  REGION_DEVICE, /* an allocation in device memory */
   REGION_BLOCK,  /* 2 MiB that small allocations share */
-  REGION_GRAPH,  /* of a graph's node, with memory behind it while `live` */
+  REGION_GRAPH,  /* a graph node's, with memory behind it while `live` */
   REGION_MANAGED,
   REGION_HOST,        /* page-locked host memory */
   REGION_REGISTERED,  /* the program's own host memory */
@@ -24,22 +24,22 @@ struct mapping;
 
 struct region {
   uintptr_t base;
-  size_t size;    /* as the program asked for it */
+  size_t size;    /* requested by the program */
   size_t mapped;  /* bytes of address space that are ours to give back; 0: none */
   size_t charged; /* bytes of device memory that go back when the region goes */
   enum region_kind kind;
   unsigned device;
-  unsigned flags;                /* of host memory */
-  bool keeps_data;               /* what is copied here can be read back */
-  void *checkpointed;            /* what it held, while the process is off its GPUs; NULL: nothing is put away */
-  const struct context *context; /* that it goes with; NULL: none */
-  struct pool *pool;             /* whose memory it is; NULL: none */
-  struct block *block;           /* of a REGION_BLOCK */
-  struct mapping *mappings;      /* of a REGION_RESERVATION */
-  bool stays_on_host;            /* of a REGION_MANAGED */
-  bool live;                     /* of a REGION_GRAPH, as is the next */
+  unsigned flags;                /* host memory's */
+  bool keeps_data;               /* copies into it can be read back */
+  void *checkpointed;            /* its data, while the process is off its GPUs; NULL: nothing is put away */
+  const struct context *context; /* the context that it goes with; NULL: none */
+  struct pool *pool;             /* owner of its memory; NULL: none */
+  struct block *block;           /* a REGION_BLOCK's */
+  struct mapping *mappings;      /* a REGION_RESERVATION's */
+  bool stays_on_host;            /* a REGION_MANAGED's */
+  bool live;                     /* a REGION_GRAPH's, like the next */
   unsigned holders;              /* nodes that allocate or free it */
-  uint64_t shared_id;            /* with other processes; 0: not */
+  uint64_t shared_id;            /* shared with other processes; 0: not */
   uint64_t id;
 };
 

@@ -1,7 +1,7 @@
 /*
  * The thread in every process that uses CUDA which takes the process off its GPUs and brings it back, as another
  * process asks: the driver on a card has one too. It ends what it has begun, even when the asking process has died.
- * It works under the driver's lock, which lets no call in while the process is locked.
+ * The thread works under the driver's lock, which lets no call in while the process is locked.
  */
 #ifndef SIM_RESTORE_THREAD_H
 #define SIM_RESTORE_THREAD_H

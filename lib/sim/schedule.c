@@ -5,7 +5,6 @@
 #include "pieces.h"
 
 #define NEVER UINT64_MAX
-#define WINDOW_BUCKETS (NS_PER_S / STATE_BUCKET_NS)
 #define LEAST_SLICE_NS NS_PER_US
 #define MOST_EFFECTS (STATE_EFFECTS - 4 * SIM_MAX_DEVICES) /* each device has some more in a step that has begun */
 
@@ -219,6 +218,19 @@ void schedule_queue(struct schedule *schedule, unsigned row, uint64_t number) {
 
 /* ---- what runs --------------------------------------------------------------------------------------------------- */
 
+static bool are_one(unsigned row, unsigned other) {
+  uint64_t leader = atomic_load(&group_at(row)->leader);
+  return row == other || (leader && atomic_load(&group_at(other)->leader) == leader);
+}
+
+/* The groups of an MPS server's clients are one on a card: those of them that can run divide the slice. */
+static uint64_t slice_of(const struct schedule *schedule, const struct schedule_group *group) {
+  uint64_t slice_ns = atomic_load(&group_at(group->row)->slice_ns), count = 0;
+  for (unsigned place = schedule->first[group->device_row]; place < schedule->first[group->device_row + 1U]; place++)
+    count += are_one(group->row, schedule->groups[place].row) && can_run(schedule, &schedule->groups[place]);
+  return max_u64(slice_ns / max_u64(count, 1), LEAST_SLICE_NS);
+}
+
 /* The current group goes on to the end of its slice; then comes the next that can run. NULL: there is none. */
 static struct schedule_group *choose(struct schedule *schedule, unsigned device_row) {
   struct schedule_engine *engine = &schedule->engines[device_row];
@@ -237,9 +249,10 @@ static struct schedule_group *choose(struct schedule *schedule, unsigned device_
     if (!can_run(schedule, group))
       continue;
     if (engine->current != group->row + 1)
-      engine->switch_left_ns = engine->current ? sim_config.context_switch_ns : 0;
+      engine->switch_left_ns =
+          engine->current && !are_one((unsigned)engine->current - 1, group->row) ? sim_config.context_switch_ns : 0;
     engine->current = group->row + 1;
-    engine->slice_left_ns = max_u64(atomic_load(&group_at(group->row)->slice_ns), LEAST_SLICE_NS);
+    engine->slice_left_ns = slice_of(schedule, group);
     return group;
   }
   return NULL;
@@ -303,9 +316,10 @@ static void pass(struct schedule *schedule, struct schedule_group *group, uint64
     schedule_preempt(schedule, group->row); /* the rest of the slice is given away */
 }
 
-static void use_slice(struct schedule_engine *engine, const struct schedule_group *group, uint64_t span_ns) {
+static void use_slice(struct schedule *schedule, const struct schedule_group *group, uint64_t span_ns) {
+  struct schedule_engine *engine = &schedule->engines[group->device_row];
   if (span_ns > engine->slice_left_ns) { /* alone: a new one has begun */
-    uint64_t slice_ns = max_u64(atomic_load(&group_at(group->row)->slice_ns), LEAST_SLICE_NS);
+    uint64_t slice_ns = slice_of(schedule, group);
     engine->slice_left_ns += slice_ns * ((span_ns - engine->slice_left_ns) / slice_ns + 1);
   }
   engine->slice_left_ns -= span_ns;
@@ -319,7 +333,7 @@ static void run(struct schedule *schedule, struct schedule_group *group, uint64_
     engine->switch_left_ns -= span_ns;
     return;
   }
-  use_slice(engine, group, span_ns);
+  use_slice(schedule, group, span_ns);
   record_busy(group, schedule->now_ns, end_ns);
   group->left_ns -= span_ns;
   group->done_ns += span_ns;
@@ -332,7 +346,6 @@ static void run_copy(struct schedule *schedule, struct schedule_group *group, ui
   if (!number || begins_at(schedule, group, piece_at(group->row, number)) > schedule->now_ns)
     return;
   uint64_t *left_ns = copy_left(group, number);
-  record_busy(group, schedule->now_ns, end_ns);
   *left_ns -= span_ns;
   group->done_ns += span_ns;
   if (*left_ns || !has_room(schedule)) /* without room it ends in the next step, at the same time */
@@ -392,25 +405,26 @@ uint64_t schedule_may_end_at(struct schedule *schedule, uint64_t name) {
   return end_ns + rest_ns + sim_config.context_switch_ns;
 }
 
-/* The oldest bucket and the newest count in part. */
-static uint64_t busy_ns(const struct schedule_group *group, uint64_t now_ns) {
-  uint64_t newest = now_ns / STATE_BUCKET_NS, into_newest_ns = now_ns % STATE_BUCKET_NS, sum_ns = 0;
-  for (uint64_t i = 0; i <= WINDOW_BUCKETS && i <= newest; i++) {
-    uint64_t bucket = newest - i;
+/* The oldest bucket counts in part, and the newest is filled by what has been. */
+static uint64_t busy_ns(const struct schedule_group *group, struct span span) {
+  uint64_t sum_ns = 0;
+  for (uint64_t bucket = span.begin_ns / STATE_BUCKET_NS; bucket * STATE_BUCKET_NS < span.end_ns; bucket++) {
+    uint64_t begin_ns = bucket * STATE_BUCKET_NS, counts_ns = STATE_BUCKET_NS;
     if (bucket > group->bucket || bucket + STATE_BUCKETS <= group->bucket)
       continue;
-    uint64_t its_ns = group->busy_ns[bucket % STATE_BUCKETS];
-    sum_ns += i == WINDOW_BUCKETS ? its_ns * (STATE_BUCKET_NS - into_newest_ns) / STATE_BUCKET_NS : its_ns;
+    if (begin_ns < span.begin_ns)
+      counts_ns = begin_ns + STATE_BUCKET_NS - span.begin_ns;
+    sum_ns += group->busy_ns[bucket % STATE_BUCKETS] * counts_ns / STATE_BUCKET_NS;
   }
   return sum_ns;
 }
 
-uint64_t schedule_busy_ns(const struct schedule *schedule, unsigned device_row, unsigned slot) {
+uint64_t schedule_busy_ns(const struct schedule *schedule, unsigned device_row, unsigned slot, struct span span) {
   uint64_t sum_ns = 0;
   for (unsigned place = schedule->first[device_row]; place < schedule->first[device_row + 1]; place++) {
     const struct schedule_group *group = &schedule->groups[place];
     if (slot == STATE_NO_SLOT || state_slot_of(group->owner) == slot)
-      sum_ns += busy_ns(group, schedule->now_ns);
+      sum_ns += busy_ns(group, span);
   }
   return sum_ns;
 }

@@ -35,7 +35,11 @@ void schedule_preempt(struct schedule *schedule, unsigned row);
 /* The earliest time at which a piece that has not ended may; 0 where nobody can tell. */
 uint64_t schedule_may_end_at(struct schedule *schedule, uint64_t name);
 
-/* For how long a device worked in the last second, for one slot or, with STATE_NO_SLOT, for all. */
-uint64_t schedule_busy_ns(const struct schedule *schedule, unsigned device_row, unsigned slot);
+/* For how long a device worked in a span of little more than the last second, for one slot or, with STATE_NO_SLOT, for
+ * all. */
+struct span {
+  uint64_t begin_ns, end_ns;
+};
+uint64_t schedule_busy_ns(const struct schedule *schedule, unsigned device_row, unsigned slot, struct span span);
 
 #endif

@@ -9,7 +9,7 @@
 #define PLACES (1U << PLACE_BITS)
 _Static_assert(PLACES == 2 * STATE_MAX_PROCESSES, "two for each process");
 
-static struct schedule look; /* of a process without a slot */
+static struct schedule look; /* for a process without a slot */
 static struct schedule *copy;
 static uint64_t copied_from;
 static uint64_t effects_of; /* the true one whose effects this process has written last */

@@ -13,13 +13,15 @@ SIM_LDFLAGS := $(LDFLAGS) -pthread -Wl,--no-undefined
 SIM_SHARED := busy cards cgroups common config limits pci pieces scalar schedule shared_schedule state state_file timeline yaml
 SIM_NVML := $(SIM_SHARED) $(patsubst sim/%.c,%,$(wildcard sim/nvml_*.c))
 SIM_SMI := $(patsubst sim/%.c,%,$(wildcard sim/nvidia_smi*.c))
-SIM_CUDA := $(filter-out nvml_% nvidia_smi%,$(patsubst sim/%.c,%,$(wildcard sim/*.c)))
+SIM_PROGRAMS := mps_control mps_server
+SIM_CUDA := $(filter-out nvml_% nvidia_smi% $(SIM_PROGRAMS),$(patsubst sim/%.c,%,$(wildcard sim/*.c)))
 
 # ../Makefile says what to do where the headers are not found.
 SIM_HEADERS := $(if $(filter undefined,$(origin CUDA_H)),,headers)
 
 .PHONY: sim sim-clean
-sim: $(SIM_OUT)/libcuda.so $(SIM_OUT)/libnvidia-ml.so $(SIM_OUT)/nvidia-smi
+sim: $(SIM_OUT)/libcuda.so $(SIM_OUT)/libnvidia-ml.so $(SIM_OUT)/nvidia-smi \
+     $(SIM_PROGRAMS:mps_%=$(SIM_OUT)/nvidia-cuda-mps-%)
 
 $(SIM_OUT)/libcuda.so.1: $(SIM_CUDA:%=$(SIM_OBJ)/%.o)
 $(SIM_OUT)/libnvidia-ml.so.1: $(SIM_NVML:%=$(SIM_OBJ)/%.o)
@@ -32,6 +34,9 @@ $(SIM_OUT)/lib%.so: $(SIM_OUT)/lib%.so.1
 	ln -sf $(<F) $@
 
 $(SIM_OUT)/nvidia-smi: $(SIM_SMI:%=$(SIM_OBJ)/%.o)
+	$(CC) $(SIM_CFLAGS) -o $@ $^ $(LDFLAGS) -ldl
+
+$(SIM_OUT)/nvidia-cuda-mps-%: $(SIM_OBJ)/mps_%.o
 	$(CC) $(SIM_CFLAGS) -o $@ $^ $(LDFLAGS) -ldl
 
 $(SIM_OBJ)/%.o: sim/%.c sim/sim.mk | $(SIM_OBJ) $(SIM_HEADERS)

@@ -4,7 +4,7 @@
 
 #include "common.h"
 
-#define SPIN_ENDS 1024 /* that are remembered */
+#define SPIN_ENDS 1024 /* remembered ones */
 #define SPIN_GOES_ON UINT64_MAX
 
 /* The name of the time at which the spin of this number ends. */

@@ -9,7 +9,7 @@
 #define UNTIL "_until_"
 #define MARKS 16
 #define NAME_BYTES 64
-#define LAUNCHES SPIN_ENDS /* of each mark that are remembered, and spins */
+#define LAUNCHES SPIN_ENDS /* remembered launches of each mark, and remembered spins */
 
 /* The awaited kernel's name, up to its own UNTIL. */
 struct mark {
@@ -24,7 +24,7 @@ struct spin {
   uint64_t number, begins_ns, duration_ns;
   bool goes_on;
   const struct mark *awaits;
-  uint64_t launch; /* of it */
+  uint64_t launch; /* number of its launch */
   unsigned group;
 };
 static struct spin spins[LAUNCHES];

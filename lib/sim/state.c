@@ -8,7 +8,7 @@
 
 #include "state_file.h"
 
-#define STATE_MAGIC 0x3530304d49535056ULL /* changes with the layout */
+#define STATE_MAGIC 0x3630304d49535056ULL /* changes with the layout */
 
 static int state_fd = -1;
 static struct state *state;
@@ -175,7 +175,7 @@ const uint64_t *state_cgroups(unsigned slot) {
 
 const uint64_t *state_own_cgroups(void) {
   uint64_t now = cgroup_now();
-  if (now && now != own_cgroups[0]) { /* it has been moved */
+  if (now && now != own_cgroups[0]) { /* the process has been moved */
     cgroups_of_caller(own_cgroups);
     if (own_slot != STATE_NO_SLOT)
       memcpy(state->processes[own_slot].cgroups, own_cgroups, sizeof own_cgroups);
@@ -237,6 +237,15 @@ static uint32_t pid_of(int fd, unsigned slot) {
   return same_namespace && is_live_in(fd, slot) ? atomic_load(&state->processes[slot].pid) : 0;
 }
 
+uint32_t state_pid_of(unsigned slot) {
+  return pid_of(file(), slot);
+}
+
+static bool is_mps_client(unsigned slot) {
+  uint64_t owner = atomic_load(&state->processes[slot].owner);
+  return owner != 0 && atomic_load(&state->processes[slot].mps_client) == owner;
+}
+
 unsigned state_list_holders(unsigned device, struct state_holder list[STATE_MAX_PROCESSES]) {
   int fd = file();
   unsigned count = 0;
@@ -246,7 +255,7 @@ unsigned state_list_holders(unsigned device, struct state_holder list[STATE_MAX_
     uint64_t its_bytes =
         pid ? atomic_load(used_bytes) : 0; /* before, they may have been those of the slot's last owner */
     if (its_bytes)
-      list[count++] = (struct state_holder){slot, pid, its_bytes};
+      list[count++] = (struct state_holder){slot, pid, its_bytes, is_mps_client(slot)};
   }
   return count;
 }

@@ -24,7 +24,7 @@ struct state_device {
 
 struct state_process_device {
   _Atomic uint64_t used_bytes;
-  _Atomic uint64_t checkpointed_bytes; /* of a process that is off its GPUs: what it had, and will need again */
+  _Atomic uint64_t checkpointed_bytes; /* memory of a process that is off its GPUs, which it will need again */
 };
 
 /* A request of one process to another one's restore thread (checkpoint.c, restore_thread.c). */
@@ -44,9 +44,9 @@ struct state_checkpoint {
   _Atomic uint32_t process_state; /* CUprocessState */
   _Atomic uint32_t request;       /* enum checkpoint_request: nothing again once it has been answered */
   _Atomic uint32_t answer;        /* CUresult */
-  _Atomic uint32_t thread_id;     /* as its own PID namespace counts; 0: it does not listen yet */
-  uint32_t timeout_ms;            /* of a lock; 0: none */
-  uint32_t pair_count;            /* of a restore; 0: onto the GPUs that it had */
+  _Atomic uint32_t thread_id;     /* in its own PID namespace; 0: it does not listen yet */
+  uint32_t timeout_ms;            /* a lock's; 0: none */
+  uint32_t pair_count;            /* pairs of a restore; 0: onto the GPUs that it had */
   struct state_gpu_pair pairs[SIM_MAX_DEVICES];
 };
 
@@ -57,9 +57,10 @@ struct state_client {
 };
 
 struct state_process {
-  _Atomic uint32_t pid; /* as its own PID namespace counts */
+  _Atomic uint32_t pid; /* in its own PID namespace */
   _Atomic uint32_t pid_namespace;
-  _Atomic uint64_t owner; /* a number of its own for ever, and in the low bits its slot, plus one; 0: nobody */
+  _Atomic uint64_t owner;      /* a number of its own for ever, and in the low bits its slot, plus one; 0: nobody */
+  _Atomic uint64_t mps_client; /* the owner, where that is a client of an MPS server */
   struct state_checkpoint checkpoint;
   struct state_client client;
   uint64_t cgroups[SIM_CGROUP_DEPTH]; /* the process's, the nearest first */
@@ -132,7 +133,11 @@ struct state_holder {
   unsigned slot;
   uint32_t pid;
   uint64_t used_bytes;
+  bool is_client; /* a client of an MPS server */
 };
+
+/* The PID of a live process in the caller's PID namespace; 0 when it has none there. */
+uint32_t state_pid_of(unsigned slot);
 
 /* Lists those that have a PID there, and returns how many. */
 unsigned state_list_holders(unsigned device, struct state_holder list[STATE_MAX_PROCESSES]);
@@ -148,14 +153,14 @@ struct state *state_lock(void);
 void state_unlock(void);
 struct state *state_mapped(void); /* NULL: the file is not open, as in a forked child */
 struct state_limit *state_limits(void);
-const uint64_t *state_cgroups(unsigned slot); /* of another process, and of this one */
+const uint64_t *state_cgroups(unsigned slot); /* another process's, and this one's */
 const uint64_t *state_own_cgroups(void);
 unsigned state_own_slot(void);
 struct state_process *state_process(unsigned slot);
 unsigned state_row(unsigned device);
 bool state_slot_is_live(unsigned slot);
 
-#define STATE_NO_SLOT STATE_MAX_PROCESSES /* of a process that only looks */
+#define STATE_NO_SLOT STATE_MAX_PROCESSES /* for a process that only looks */
 
 /* Identifies this process from state_join on, and tells whether the process that an identifier names lives. */
 #define STATE_OWNER_SLOT_BITS 11

@@ -6,15 +6,9 @@
 
 static CUresult create(CUstream *handle, unsigned flags, int priority) {
   struct context *context;
-  CUresult result = context_enter(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_enter(&context));
   if (!handle || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  if (priority > STREAM_LEAST_PRIORITY)
-    priority = STREAM_LEAST_PRIORITY;
-  if (priority < STREAM_GREATEST_PRIORITY)
-    priority = STREAM_GREATEST_PRIORITY;
   struct stream *stream = stream_new(context, flags, priority);
   if (!stream)
     return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
@@ -31,9 +25,7 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *stream, unsigned int flags
 }
 
 CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct stream *stream = handle_object(HANDLE_STREAM, handle);
   if (!stream || stream->legacy)
     return driver_leave(CUDA_ERROR_INVALID_HANDLE);
@@ -48,10 +40,8 @@ CUresult CUDAAPI cuStreamDestroy(CUstream handle) {
 
 static CUresult cuStreamQuery_on(CUstream handle, enum default_stream default_stream) {
   struct stream *stream;
-  CUresult result = stream_enter(handle, default_stream, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = capture_check_stream_wait(stream);
+  FORWARD_IF_ERROR(stream_enter(handle, default_stream, &stream));
+  CUresult result = capture_check_stream_wait(stream);
   if (result == CUDA_SUCCESS && !time_has_come(stream_tail(stream)))
     result = CUDA_ERROR_NOT_READY;
   return driver_leave(result);
@@ -59,10 +49,8 @@ static CUresult cuStreamQuery_on(CUstream handle, enum default_stream default_st
 
 static CUresult cuStreamSynchronize_on(CUstream handle, enum default_stream default_stream) {
   struct stream *stream;
-  CUresult result = stream_enter(handle, default_stream, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = capture_check_stream_wait(stream);
+  FORWARD_IF_ERROR(stream_enter(handle, default_stream, &stream));
+  CUresult result = capture_check_stream_wait(stream);
   if (result != CUDA_SUCCESS)
     return driver_leave(result);
   return synchronize_and_leave(stream_tail(stream));
@@ -74,45 +62,35 @@ STREAM_API(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream stream), str
 /* Queries that leave a capture alone. */
 static CUresult enter_query(CUstream handle, enum default_stream default_stream, const void *output,
                             struct stream **stream) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = output ? stream_find(handle, default_stream, stream) : CUDA_ERROR_INVALID_VALUE;
+  FORWARD_IF_ERROR(driver_enter());
+  CUresult result = output ? stream_find(handle, default_stream, stream) : CUDA_ERROR_INVALID_VALUE;
   return result == CUDA_SUCCESS ? CUDA_SUCCESS : driver_leave(result);
 }
 
 static CUresult cuStreamGetPriority_on(CUstream handle, int *priority, enum default_stream default_stream) {
   struct stream *stream;
-  CUresult result = enter_query(handle, default_stream, priority, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_query(handle, default_stream, priority, &stream));
   *priority = stream->priority;
   return driver_leave(CUDA_SUCCESS);
 }
 
 static CUresult cuStreamGetFlags_on(CUstream handle, unsigned int *flags, enum default_stream default_stream) {
   struct stream *stream;
-  CUresult result = enter_query(handle, default_stream, flags, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_query(handle, default_stream, flags, &stream));
   *flags = stream->flags;
   return driver_leave(CUDA_SUCCESS);
 }
 
 static CUresult cuStreamGetId_on(CUstream handle, unsigned long long *id, enum default_stream default_stream) {
   struct stream *stream;
-  CUresult result = enter_query(handle, default_stream, id, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_query(handle, default_stream, id, &stream));
   *id = stream->id;
   return driver_leave(CUDA_SUCCESS);
 }
 
 static CUresult cuStreamGetCtx_on(CUstream handle, CUcontext *context, enum default_stream default_stream) {
   struct stream *stream;
-  CUresult result = enter_query(handle, default_stream, context, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_query(handle, default_stream, context, &stream));
   *context = stream->context->handle;
   return driver_leave(CUDA_SUCCESS);
 }

@@ -5,10 +5,8 @@
 static CUresult cuStreamBeginCapture_v2_on(CUstream handle, CUstreamCaptureMode mode,
                                            enum default_stream default_stream) {
   struct stream *stream;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = stream_find(handle, default_stream, &stream);
+  FORWARD_IF_ERROR(driver_enter());
+  CUresult result = stream_find(handle, default_stream, &stream);
   return driver_leave(result == CUDA_SUCCESS ? capture_begin(stream, mode) : result);
 }
 
@@ -24,13 +22,11 @@ STREAM_API(cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz, (CUstream stre
 static CUresult cuStreamEndCapture_on(CUstream handle, CUgraph *graph_handle, enum default_stream default_stream) {
   struct stream *stream;
   struct graph *graph;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!graph_handle)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   *graph_handle = NULL;
-  result = stream_find(handle, default_stream, &stream);
+  CUresult result = stream_find(handle, default_stream, &stream);
   if (result == CUDA_SUCCESS)
     result = capture_end(stream, &graph);
   if (result == CUDA_SUCCESS)
@@ -49,10 +45,8 @@ static CUstreamCaptureStatus status_of(const struct stream *stream) {
 /* Asking after the legacy stream while it could not be used says so, and spoils nothing. */
 static CUresult enter_status(CUstream handle, enum default_stream default_stream, const void *output,
                              struct stream **stream) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = output ? stream_find(handle, default_stream, stream) : CUDA_ERROR_INVALID_VALUE;
+  FORWARD_IF_ERROR(driver_enter());
+  CUresult result = output ? stream_find(handle, default_stream, stream) : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS && (*stream)->legacy)
     result = capture_check_legacy((*stream)->context, false);
   return result == CUDA_SUCCESS ? CUDA_SUCCESS : driver_leave(result);
@@ -61,9 +55,7 @@ static CUresult enter_status(CUstream handle, enum default_stream default_stream
 static CUresult cuStreamIsCapturing_on(CUstream handle, CUstreamCaptureStatus *status,
                                        enum default_stream default_stream) {
   struct stream *stream;
-  CUresult result = enter_status(handle, default_stream, status, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_status(handle, default_stream, status, &stream));
   *status = status_of(stream);
   return driver_leave(CUDA_SUCCESS);
 }
@@ -74,9 +66,7 @@ STREAM_API(cuStreamIsCapturing, cuStreamIsCapturing_ptsz, (CUstream stream, CUst
 static CUresult cuStreamGetCaptureInfo_on(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id,
                                           enum default_stream default_stream) {
   struct stream *stream;
-  CUresult result = enter_status(handle, default_stream, status, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_status(handle, default_stream, status, &stream));
   *status = status_of(stream);
   if (id && stream->capture)
     *id = stream->capture->id;
@@ -95,9 +85,7 @@ static CUresult cuStreamGetCaptureInfo_v2_on(CUstream handle, CUstreamCaptureSta
     return CUDA_ERROR_NOT_INITIALIZED;
   if (dependencies || count)
     return CUDA_ERROR_NOT_SUPPORTED;
-  CUresult result = enter_status(handle, default_stream, status, &stream);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(enter_status(handle, default_stream, status, &stream));
   *status = status_of(stream);
   if (id && stream->capture)
     *id = stream->capture->id;

@@ -30,7 +30,9 @@ struct stream *stream_new(struct context *context, unsigned flags, int priority)
   }
   stream->context = context;
   stream->flags = flags;
-  stream->priority = priority;
+  stream->priority = priority > STREAM_LEAST_PRIORITY      ? STREAM_LEAST_PRIORITY
+                     : priority < STREAM_GREATEST_PRIORITY ? STREAM_GREATEST_PRIORITY
+                                                           : priority;
   stream->id = ++last_id;
   return stream;
 }
@@ -74,9 +76,7 @@ static CUresult per_thread(struct context *context, struct stream **stream) {
 
 CUresult stream_find(CUstream handle, enum default_stream default_stream, struct stream **stream) {
   struct context *context;
-  CUresult result = context_current(&context);
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(context_current(&context));
   if (!handle)
     handle = default_stream == LEGACY_STREAM ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD;
   if (handle == CU_STREAM_PER_THREAD)

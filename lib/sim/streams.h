@@ -21,9 +21,10 @@ struct stream {
   uint64_t launches;       /* counts up, never wraps */
   struct capture *capture; /* NULL: not capturing */
   uint64_t captured;       /* operations put into the capture from here */
-  uint64_t joined;         /* those of them that another stream of the capture waits for */
+  uint64_t joined;         /* operations among them that another stream of the capture waits for */
 };
 
+/* The priority is the nearest of those that there are. */
 struct stream *stream_new(struct context *context, unsigned flags, int priority);
 void stream_delete(struct stream *stream);
 void streams_delete_of(const struct context *context);

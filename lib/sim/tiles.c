@@ -43,9 +43,7 @@ static CUresult map_tiles(const CUarrayMapInfo *list, unsigned count) {
 
 CUresult CUDAAPI cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned count, CUstream stream) {
   (void)stream;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   return driver_leave(list ? map_tiles(list, count) : CUDA_ERROR_INVALID_VALUE);
 }
 

@@ -1,7 +1,5 @@
 #include "timeline.h"
 
-#include <pthread.h>
-
 #include "shared_schedule.h"
 
 #define ROOM (STATE_QUEUE / 2 - 512) /* more are queued only by calls that were let in before */
@@ -38,11 +36,12 @@ static struct schedule *copy_as_of_now(void) {
 }
 
 void timeline_do(timeline_change change, void *argument) {
-  pthread_mutex_lock(&lock);
+  sigset_t before;
+  kernel_lock(&lock, &before);
   do
     change(copy_as_of_now(), argument);
   while (!shared_schedule_publish());
-  pthread_mutex_unlock(&lock);
+  kernel_unlock(&lock, &before);
 }
 
 /* The file may be older than the machine's clock, and a dead process may have had this slot. */

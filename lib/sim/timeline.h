@@ -9,7 +9,7 @@
 #include "schedule.h"
 
 struct work {
-  uint64_t after, after_ns; /* it begins no earlier than that time, and so long after it */
+  uint64_t after, after_ns; /* begins no earlier than that time, and so long after it */
   uint64_t duration_ns;
   bool is_copy; /* runs on while its group is off, as a copy engine does */
 };

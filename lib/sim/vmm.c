@@ -37,12 +37,10 @@ static CUresult check_properties(const CUmemAllocationProp *properties, unsigned
 CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties,
                                                CUmemAllocationGranularity_flags option) {
   unsigned device;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!granularity || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  result = check_properties(properties, &device);
+  CUresult result = check_properties(properties, &device);
   if (result == CUDA_SUCCESS)
     *granularity = DEVICE_PAGE;
   return driver_leave(result);
@@ -68,12 +66,10 @@ static bool is_shareable(CUmemAllocationHandleType types) {
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
                              unsigned long long flags) {
   unsigned device;
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!handle || size == 0 || size % DEVICE_PAGE || flags)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  result = check_properties(properties, &device);
+  CUresult result = check_properties(properties, &device);
   if (result == CUDA_SUCCESS && !is_shareable(properties->requestedHandleTypes))
     result = CUDA_ERROR_NOT_SUPPORTED;
   if (result != CUDA_SUCCESS)
@@ -120,9 +116,7 @@ void vmm_release(struct physical *physical) {
 
 CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
                                                         CUmemGenericAllocationHandle handle) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   const struct physical *physical = vmm_find(handle);
   if (!properties || !physical)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -132,9 +126,7 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *pro
 
 CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t alignment, CUdeviceptr hint,
                                      unsigned long long flags) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   (void)hint; /* only a hint */
   if (!address || size == 0 || size % DEVICE_PAGE || (alignment & (alignment - 1)) || flags)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -148,9 +140,7 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t a
 }
 
 CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, size_t size) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct region *region = region_find(address);
   if (!region || region->kind != REGION_RESERVATION || region->base != address || region->size != size ||
       region->mappings)
@@ -180,9 +170,7 @@ static bool overlaps(const struct mapping *mapping, CUdeviceptr address, size_t 
 
 CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                           unsigned long long flags) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct region *region = find_reservation(address, size);
   struct physical *physical = vmm_find(handle);
   if (!region || !physical || flags || address % DEVICE_PAGE || size % DEVICE_PAGE || offset != 0 ||
@@ -214,9 +202,7 @@ static bool covers_mappings(const struct region *region, CUdeviceptr address, si
 }
 
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t size) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct region *region = find_reservation(address, size);
   if (!region || !covers_mappings(region, address, size))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -234,9 +220,7 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t size) {
 }
 
 CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct region *region = find_reservation(address, size);
   if (!region || !access || count == 0 || !covers_mappings(region, address, size))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -247,9 +231,7 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAcc
 }
 
 CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   const struct region *region = region_find((uintptr_t)address);
   struct mapping *mapping =
       region && region->kind == REGION_RESERVATION ? vmm_mapping_at(region, (uintptr_t)address) : NULL;

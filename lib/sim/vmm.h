@@ -8,13 +8,13 @@
 /* Physical memory lives while its handle, a mapping, or what it is bound to does. */
 struct physical {
   CUmemGenericAllocationHandle handle;
-  unsigned device; /* that pays for it, or that it is nearest to */
+  unsigned device; /* the device that pays for it, or that it is nearest to */
   bool on_host;
   size_t size;
-  unsigned references; /* of the program */
+  unsigned references; /* the program's */
   unsigned mappings;   /* and what it is bound to */
   CUmemAllocationProp properties;
-  uint64_t shared_id; /* with other processes; 0: not */
+  uint64_t shared_id; /* shared with other processes; 0: not */
   bool imported;
 };
 

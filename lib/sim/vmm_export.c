@@ -26,9 +26,7 @@ static CUresult export(struct physical *physical, int *descriptor) {
 
 CUresult CUDAAPI cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                               CUmemAllocationHandleType type, unsigned long long flags) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   struct physical *physical = vmm_find(handle);
   if (!shareable || !physical || physical->on_host || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
       physical->properties.requestedHandleTypes != type)
@@ -58,9 +56,7 @@ static CUresult import(int descriptor, CUmemGenericAllocationHandle *handle) {
 /* The descriptor travels in the place of the pointer. */
 CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
                                                 CUmemAllocationHandleType type) {
-  CUresult result = driver_enter();
-  if (result != CUDA_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(driver_enter());
   if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   return driver_leave(import((int)(intptr_t)shareable, handle));

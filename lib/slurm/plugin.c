@@ -17,9 +17,9 @@
 #include "slice.h"
 
 #define EXPORTED __attribute__((visibility("default")))
-#define EXIT_REFUSED 125 /* as of every other failure of vgpurun itself */
+#define EXIT_REFUSED 125 /* for every failure of vgpurun itself */
 #define ANY_GPU_BYTES (UINT64_C(1) << 50)
-#define LEAST_LIMIT_BYTES (UINT64_C(1) << 20) /* as in vgpurun/limits/quota.py */
+#define LEAST_LIMIT_BYTES (UINT64_C(1) << 20) /* vgpurun/limits/quota.py has it too */
 
 #pragma GCC visibility push(default)
 SPANK_PLUGIN(vgpurun, 1)

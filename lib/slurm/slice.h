@@ -113,7 +113,7 @@ static inline bool slice_enter(const struct slice *slice) {
          slice_put(slice, "slurm/library", VGPU_CONTAINER_LIBRARY, true) &&
          slice_put(slice, "etc", VGPU_CONTAINER_DIR "/etc", true) &&
          slice_put(slice, "run/usage", VGPU_CONTAINER_USAGE, false) &&
-         slice_put(slice, "slurm/turns", VGPU_CONTAINER_TURNS, false) &&
+         slice_put(slice, "slurm/presence", VGPU_CONTAINER_PRESENCE, false) &&
          put(VGPU_LOCK_DIR, VGPU_CONTAINER_TENANTS, true) &&
          slice_put(slice, "etc/ld.so.preload", "/etc/ld.so.preload", true) &&
          (slice_put(slice, "etc/ld.so.preload", "/etc/ld-nix.so.preload", true) || errno == ENOENT);

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VGPU_VERSION "0.1.0"
+#define VGPU_VERSION "0.2.0"
 #define VGPU_ABI_VERSION 3
 
 /* Inside a container. On the host, for `vgpurun local`, VGPURUN_LIMITS_FILE names the limits file. */
@@ -27,17 +27,16 @@
 #define VGPU_CONTAINER_LIBRARY "/.vgpurun/libvgpu.so"
 #define VGPU_CONTAINER_LIMITS "/.vgpurun/etc/limits"
 #define VGPU_CONTAINER_USAGE "/.vgpurun/run/usage"
-#define VGPU_CONTAINER_PARENT "/.vgpurun/parent"
-#define VGPU_CONTAINER_TURNS "/.vgpurun/run/turns"
+#define VGPU_CONTAINER_PRESENCE "/.vgpurun/run/presence"
 #define VGPU_CONTAINER_TENANTS "/.vgpurun/tenants" /* VGPU_LOCK_DIR, read-only */
 #define VGPU_CONTAINER_PROFILE "/.vgpurun/profile"
-#define VGPU_LOCK_DIR "/var/tmp/vgpulock" /* a folder of each tenant, with its limits and its turns */
-#define VGPU_TURNS_NAME "turns5"          /* with the number of its layout: turns/turns_file.h */
-#define VGPU_TURNS_BYTES 262144
+#define VGPU_LOCK_DIR "/var/tmp/vgpulock" /* a folder of each tenant, with its limits and its presence */
+#define VGPU_PRESENCE_NAME "presence1"    /* contains the number of its layout: tenants/presence.h */
+#define VGPU_PRESENCE_BYTES 65536
 
 #define VGPU_ENV_MEMORY_LIMIT "CUDA_DEVICE_MEMORY_LIMIT" /* and _<i>, i the NVML index */
 #define VGPU_ENV_OVERSUBSCRIBE "CUDA_OVERSUBSCRIBE"      /* true: the memory limit is the virtual one */
-#define VGPU_ENV_MEMORY_SHARE "CUDA_DEVICE_MEMORY_SHARE" /* of the device then; and _<i> */
+#define VGPU_ENV_MEMORY_SHARE "CUDA_DEVICE_MEMORY_SHARE" /* the device's memory limit then; and _<i> */
 #define VGPU_ENV_SM_LIMIT "CUDA_DEVICE_SM_LIMIT"         /* and _<i> */
 #define VGPU_ENV_USAGE_FILE "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 #define VGPU_ENV_LOG_LEVEL "LIBCUDA_LOG_LEVEL"
@@ -46,13 +45,12 @@
 #define VGPU_ENV_SM_POLICY "GPU_CORE_UTILIZATION_POLICY"    /* HAMi's names */
 #define VGPU_ENV_PRIORITY "CUDA_TASK_PRIORITY"
 #define VGPU_ENV_LIMITS_FILE "VGPURUN_LIMITS_FILE"
-#define VGPU_ENV_TURNS_FILE "VGPURUN_TURNS_FILE"
+#define VGPU_ENV_PRESENCE_FILE "VGPURUN_PRESENCE_FILE"
 #define VGPU_ENV_LIMITS_TAKEN                                                                                          \
   "VGPURUN_LIMITS_TAKEN"         /* NAME=VALUE;...: variables that are in the limits file already                      \
                                   */
 #define VGPU_ENV_PROFILE "PFLOG" /* Alnair's name: the folder for profiles */
 #define VGPU_ENV_PROFILE_SIZE "VGPURUN_PROFILE_SIZE"
-#define VGPU_ENV_SCHEDULER "VGPURUN_SCHEDULER"          /* 1: the GPU's own scheduler holds limits */
 #define VGPU_ENV_DISABLE_CONTROL "CUDA_DISABLE_CONTROL" /* HAMi's name; see may_disable */
 
 #define VGPU_MAX_LEVELS 4
@@ -68,8 +66,7 @@
 /* When sm_limit_percent holds. Anything else is read as hard. */
 #define VGPU_SM_HARD 0u  /* always */
 #define VGPU_SM_BURST 1u /* while another tenant wants the GPU; then the limits are weights */
-#define VGPU_SM_OFF 2u   /* never: neither limited nor taking turns */
-#define VGPU_SM_APART 3u /* always, and on each GPU by itself: the others do not keep in step with it */
+#define VGPU_SM_OFF 2u   /* never, and unseen by other tenants */
 
 /* Whether the host has taken the GPUs from all processes of the container. Anything else is read as suspended. */
 #define VGPU_NOT_SUSPENDED 0u
@@ -83,13 +80,14 @@
 struct vgpu_device_limit {
   char uuid[VGPU_UUID_SIZE];
   uint64_t memory_limit_bytes;  /* on the device. VGPU_NO_MEMORY_LIMIT: none. 0 refuses everything. */
-  uint64_t virtual_limit_bytes; /* what the program sees: past memory_limit_bytes the host serves. 0: the same */
+  uint64_t virtual_limit_bytes; /* seen by the program: the host serves beyond memory_limit_bytes. 0: the same */
   uint32_t sm_limit_percent;    /* 1 to 100; VGPU_NO_SM_LIMIT: none. Anything else is read as 1. */
   uint32_t sm_policy;
   uint32_t priority;         /* VGPU_PRIORITY_*, as in HAMi's CUDA_TASK_PRIORITY */
   uint32_t paused;           /* not 0: no GPU work begins */
-  uint64_t guaranteed_bytes; /* what the host keeps for it of memory_limit_bytes; 0: all. Not read by the library */
-  uint8_t reserved[40];
+  uint64_t guaranteed_bytes; /* reserved for it, a part of memory_limit_bytes; 0: all. Not read by the library */
+  uint32_t sms_percent;      /* its SMs, told to the driver; 0: all. Not read by the library */
+  uint8_t reserved[36];
 };
 
 struct vgpu_limits {
@@ -101,26 +99,22 @@ struct vgpu_limits {
   uint32_t swap;        /* not 0: it takes turns with others, and its memory is on the GPU in its own ones alone */
   uint32_t movable;     /* not 0: a container of it has other GPUs' nodes as well, which CUDA is not to show there */
   uint32_t moves;       /* how often it has been moved to other GPUs: variables may name those that it had */
-  uint8_t reserved[24];
+  uint32_t together;    /* not 0: its programs are clients of one MPS server, whose time the host limits as a whole */
+  uint8_t reserved[20];
   uint32_t
       has_parent; /* not 0: a share within another one, whose etc/limits and run/usage are in ../parent from here */
   struct vgpu_device_limit devices[VGPU_MAX_DEVICES];
 };
 
 #define VGPU_SECONDS 64
-#define VGPU_WAIT_BUCKETS 15
 
 #define VGPU_NOT_ENFORCED_MEMORY 1u /* the driver took memory that could not be measured: NVML does not answer */
 #define VGPU_NOT_ENFORCED_SM 2u     /* work went by that could not be measured */
-#define VGPU_NOT_ENFORCED_TURNS 4u  /* the files in VGPU_LOCK_DIR cannot be used: the GPU mixes the tenants' work */
 
-/* How often a wait for the turn took how long (shared/history.h): in a minute of CLOCK_MONOTONIC, and in the one
- * before. */
-struct vgpu_wait_times {
-  uint32_t minute;
-  uint16_t counts[VGPU_WAIT_BUCKETS];
-  uint16_t counts_before[VGPU_WAIT_BUCKETS];
-};
+/* Mechanisms that hold a process to its compute limit on a device. */
+#define VGPU_LIMITER_NONE 0u      /* nothing yet: it has launched nothing there that is limited */
+#define VGPU_LIMITER_SCHEDULER 1u /* the GPU's own scheduler, exactly */
+#define VGPU_LIMITER_LAUNCHES 2u  /* its launches are held, since the driver did not let the scheduler do it */
 
 /* A device, for all processes of the container. Its number is its place in the limits file or, without one, its NVML
  * index. Times are nanoseconds of CLOCK_MONOTONIC. */
@@ -130,35 +124,35 @@ struct vgpu_device_shared {
   uint32_t sm_limit_percent;   /* likewise */
   uint32_t not_enforced;       /* VGPU_NOT_ENFORCED_*: what has gone wrong since the file was made */
   int64_t tokens_zero_at_ns;   /* when the token bucket stands at exactly zero (base/bucket.h) */
-  int64_t at_work_since_ns; /* work is on the GPU, and the last of it ended or began then; 0: none (compute/gate.c) */
-  uint64_t busy_ns;         /* GPU time charged since the file was made */
-  uint64_t throttled_ns;    /* time that launches waited for tokens, or for their turn, over all threads */
-  uint64_t launches;        /* measured ones */
-  uint64_t refusals;        /* allocations refused for the limit */
+  int64_t charged_until_ns;    /* by processes whose launches are held: together no more than the time that passes */
+  uint64_t busy_ns;            /* GPU time charged since the file was made */
+  uint64_t throttled_ns;       /* time that work, or launches, waited for tokens, over all processes */
+  uint64_t launches;           /* measured ones */
+  uint64_t refusals;           /* allocations refused for the limit */
   int64_t last_launch_ns;
   uint64_t reserved0;
   /* GPU time charged in each of the last seconds: the second of CLOCK_MONOTONIC in the upper half, its microseconds of
    * GPU time in the lower one, at the second modulo VGPU_SECONDS. */
   uint64_t seconds[VGPU_SECONDS];
-  uint8_t reserved[320];
-  struct vgpu_wait_times turn_waits;
+  uint8_t reserved[384];
 };
 
 struct vgpu_device_usage {
-  uint64_t allocated_bytes; /* what the program asked for, as the driver rounds it */
-  uint64_t overhead_bytes;  /* what the driver holds besides: contexts, modules, fragmentation */
-  uint64_t managed_bytes;   /* of allocated_bytes: on the device only as far as they have been touched */
-  uint64_t context_bytes;   /* of overhead_bytes: what contexts took when they were made; the rest is modules */
+  uint64_t allocated_bytes; /* requested by the program, rounded like the driver does */
+  uint64_t overhead_bytes;  /* held by the driver besides: contexts, modules, fragmentation */
+  uint64_t managed_bytes;   /* a part of allocated_bytes: on the device only as far as they have been touched */
+  uint64_t context_bytes;   /* a part of overhead_bytes: taken by contexts when they were made; modules took the rest */
   uint64_t host_bytes;      /* beyond these: allocations past the device's share, which live on the host */
-  uint64_t counted_bytes; /* what all that comes to, and what is reserved or kept for calls to come (memory/ledger.h) */
-  uint64_t reserved[2];
+  uint64_t counted_bytes;   /* all the above, and bytes reserved or kept for calls to come (memory/ledger.h) */
+  uint64_t limiter;         /* VGPU_LIMITER_*; a higher one may follow */
+  uint64_t reserved;
 };
 
 /* A slot. Its owner holds an open-file-description write lock on byte VGPU_SLOT_LOCK_OFFSET + slot number of the usage
  * file; a slot without that lock belongs to nobody and counts as empty, whatever it holds. */
 struct vgpu_process_usage {
   uint32_t pid;           /* in its own PID namespace: by it NVML names the process there, and nowhere else */
-  uint32_t pid_namespace; /* that namespace's number, as in /proc/self/ns/pid; 0: unknown */
+  uint32_t pid_namespace; /* the number of its namespace, from /proc/self/ns/pid; 0: unknown */
   uint32_t shares_memory; /* not 0: it has given handles of GPU memory to other processes, or opened theirs */
   uint8_t reserved[52];
   struct vgpu_device_usage devices[VGPU_MAX_DEVICES];
@@ -185,7 +179,6 @@ struct vgpu_usage {
 
 _Static_assert(sizeof(struct vgpu_device_limit) == 128, "layout");
 _Static_assert(sizeof(struct vgpu_limits) == 64 + 128 * VGPU_MAX_DEVICES, "layout");
-_Static_assert(sizeof(struct vgpu_wait_times) == 64, "layout");
 _Static_assert(sizeof(struct vgpu_device_shared) == 1024, "layout");
 _Static_assert(sizeof(struct vgpu_device_usage) == 64, "layout");
 _Static_assert(sizeof(struct vgpu_process_usage) == 64 + 64 * VGPU_MAX_DEVICES, "layout");

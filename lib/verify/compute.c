@@ -12,7 +12,7 @@
 #define BATCH 8
 #define MAX_STREAMS 4
 #define MAX_PROCESSES 2
-#define NO_CONTEXT (-1.0) /* what a process says instead of a rate: there is no room for its context */
+#define NO_CONTEXT (-1.0) /* said instead of a rate: there is no room for a context */
 #define WARM_UP_S 0.5
 
 const struct compute_path compute_paths[] = {
@@ -54,7 +54,7 @@ struct lane {
 static CUfunction kernel;
 static unsigned blocks;
 
-static double now_s(void) {
+double compute_now_s(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
@@ -92,12 +92,12 @@ static long ended_between(struct lane *lanes, int count, double begin_s, double 
   long done = 0;
   for (int i = 0; i < count; i++)
     launch_batch(&lanes[i], 0);
-  for (int which = 1; now_s() < end_s; which = 1 - which) {
+  for (int which = 1; compute_now_s() < end_s; which = 1 - which) {
     for (int i = 0; i < count; i++)
       launch_batch(&lanes[i], which);
     for (int i = 0; i < count; i++) {
       must(driver.cuEventSynchronize(lanes[i].ends[1 - which]), "cuEventSynchronize");
-      done += now_s() >= begin_s && now_s() < end_s ? BATCH : 0;
+      done += compute_now_s() >= begin_s && compute_now_s() < end_s ? BATCH : 0;
     }
   }
   must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
@@ -114,21 +114,36 @@ static double agree_on_begin(int from_first, int to_first) {
   return begin_s;
 }
 
-static void work(const struct compute_path *path, double seconds, int from_first, int to_first) {
-  struct lane lanes[MAX_STREAMS] = {0};
+static void load_kernel(void) {
   CUmodule module;
   int multiprocessors;
+  must(driver.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0),
+       "cuDeviceGetAttribute");
+  blocks = (unsigned)multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
+  must(driver.cuModuleLoadData(&module, work_1ms), "cuModuleLoadData");
+  must(driver.cuModuleGetFunction(&kernel, module, "work_1ms"), "cuModuleGetFunction");
+}
+
+long compute_ended(double from_s, double until_s) {
+  long ended = 0;
+  load_kernel();
+  while (compute_now_s() < until_s) {
+    launch_kernels(NULL);
+    must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    ended += compute_now_s() >= from_s && compute_now_s() < until_s ? BATCH : 0;
+  }
+  return ended;
+}
+
+static void work(const struct compute_path *path, double seconds, int from_first, int to_first) {
+  struct lane lanes[MAX_STREAMS] = {0};
   CUresult started = driver_try_start();
   if (started == CUDA_ERROR_OUT_OF_MEMORY) {
     double none = NO_CONTEXT;
     _exit(write(to_first, &none, sizeof none) == sizeof none ? 0 : 3);
   }
   must(started, "cuDevicePrimaryCtxRetain");
-  must(driver.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0),
-       "cuDeviceGetAttribute");
-  blocks = (unsigned)multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
-  must(driver.cuModuleLoadData(&module, work_1ms), "cuModuleLoadData");
-  must(driver.cuModuleGetFunction(&kernel, module, "work_1ms"), "cuModuleGetFunction");
+  load_kernel();
   for (int i = 0; i < path->streams; i++)
     open_lane(&lanes[i], path->uses_graphs);
   double begin_s = agree_on_begin(from_first, to_first);
@@ -169,7 +184,7 @@ void compute_run(const struct compute_path *path, double seconds) {
       printf("{\"path\": \"%s\", \"contexts\": %d, \"no_room\": true}\n", path->name, path->processes);
       return;
     }
-  double begin_s = now_s() + WARM_UP_S;
+  double begin_s = compute_now_s() + WARM_UP_S;
   for (int i = 0; i < path->processes; i++)
     if (write(starts[1], &begin_s, sizeof begin_s) != sizeof begin_s)
       exit(3);

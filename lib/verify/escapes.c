@@ -1,6 +1,7 @@
 #include "escapes.h"
 
 #include "child.h"
+#include "compute.h"
 #include "driver.h"
 #include "files.h"
 #include "start.h"
@@ -9,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +19,13 @@
 #include <sys/wait.h>
 
 #define DIRECT "direct" /* the name under which the program starts itself again */
+#define SHORT_LIVED "short processes"
+#define SHORT_S 0.3 /* each of them works so long */
 #define PRELOAD "/etc/ld.so.preload"
 #define NIX_PRELOAD "/etc/ld-nix.so.preload"
 #define LIMITS "/.vgpurun/etc/limits"
 #define USAGE "/.vgpurun/run/usage"
-#define LIMIT_OFFSET 112 /* of the first device's memory limit in the limits file */
+#define LIMIT_OFFSET 112 /* place of the first device's memory limit in the limits file */
 #define LIMIT_SIZE 8
 #define CHUNK_BYTES ((size_t)32 << 20)
 #define NOBODY 65534
@@ -60,10 +64,16 @@ static _Noreturn void start_again(const char *program, char *loader, char *envir
 
 /* ---- ways to the driver ------------------------------------------------------------------------------------------ */
 
+#define NEEDED(X)                                                                                                      \
+  X(cuInit)                                                                                                            \
+  X(cuCtxCreate_v2)                                                                                                    \
+  X(cuMemAlloc_v2)                                                                                                     \
+  X(cuDeviceGetAttribute) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuLaunchKernel) X(cuCtxSynchronize)
+
 static void take_functions(void *cuda) {
-  driver.cuInit = (__typeof__(driver.cuInit))own_dlsym(cuda, "cuInit");
-  driver.cuCtxCreate_v2 = (__typeof__(driver.cuCtxCreate_v2))own_dlsym(cuda, "cuCtxCreate_v2");
-  driver.cuMemAlloc_v2 = (__typeof__(driver.cuMemAlloc_v2))own_dlsym(cuda, "cuMemAlloc_v2");
+#define X(f) driver.f = (__typeof__(driver.f))own_dlsym(cuda, #f);
+  NEEDED(X)
+#undef X
 }
 
 static void by_dlopen(void) {
@@ -94,9 +104,9 @@ static void by_copy(void) {
 
 static void by_symbols(void) {
   own_dlopen("libcuda.so.1", NOW);
-  driver.cuInit = (__typeof__(driver.cuInit))file_symbol("libcuda.so", "cuInit");
-  driver.cuCtxCreate_v2 = (__typeof__(driver.cuCtxCreate_v2))file_symbol("libcuda.so", "cuCtxCreate_v2");
-  driver.cuMemAlloc_v2 = (__typeof__(driver.cuMemAlloc_v2))file_symbol("libcuda.so", "cuMemAlloc_v2");
+#define X(f) driver.f = (__typeof__(driver.f))file_symbol("libcuda.so", #f);
+  NEEDED(X)
+#undef X
   if (driver.cuInit == NULL)
     closed("the driver's symbols");
 }
@@ -203,6 +213,7 @@ static const struct escape escapes[] = {
     {"copy of the driver", by_copy, NULL},
     {"driver's own symbols", by_symbols, NULL},
     {"loader of its own", with_own_loader, NULL},
+    {SHORT_LIVED, with_own_loader, NULL},
     {"unmounted preload", unmounted, NULL},
     {"mount namespace", in_mount_namespace, NULL},
     {DIRECT, by_dlopen, NULL},
@@ -225,13 +236,60 @@ static void take(const struct escape *escape, size_t most_bytes) {
   await_host();
 }
 
-int escape_run(char *arguments[], const char *name, size_t most_bytes) {
+/* ---- time -------------------------------------------------------------------------------------------------------- */
+
+/* Works until an instant, and returns how many kernels ended from another one on. */
+static long work(const struct escape *escape, double from_s, double until_s) {
+  CUcontext context;
+  must(driver.cuInit(0), "cuInit");
+  must(driver.cuCtxCreate_v2(&context, 0, 0), "cuCtxCreate");
+  if (escape->between != NULL)
+    escape->between();
+  return compute_ended(from_s, until_s);
+}
+
+static long work_in_child(const struct escape *escape, double from_s, double until_s) {
+  int ends[2];
+  long ended = 0;
+  if (pipe(ends) != 0)
+    exit(3);
+  if (fork_child() == 0) {
+    ended = work(escape, from_s, until_s);
+    _exit(write(ends[1], &ended, sizeof ended) == sizeof ended ? 0 : 3);
+  }
+  close(ends[1]);
+  if (read(ends[0], &ended, sizeof ended) != sizeof ended)
+    exit(3);
+  close(ends[0]);
+  while (wait(NULL) > 0) {
+  }
+  return ended;
+}
+
+/* Counts the second half alone, since a guard has to notice the escape before it can stop it. */
+static void take_time(const struct escape *escape, double seconds) {
+  double begin_s = compute_now_s(), end_s = begin_s + seconds, from_s = begin_s + seconds / 2;
+  long ended = 0;
+  if (strcmp(way, SHORT_LIVED) == 0)
+    for (double now_s = begin_s; now_s < end_s; now_s = compute_now_s())
+      ended += work_in_child(escape, from_s, now_s + SHORT_S);
+  else
+    ended = work(escape, from_s, end_s);
+  printf("{\"escape\": \"%s\", \"kernels_per_second\": %.1f}\n", way, (double)ended / (compute_now_s() - from_s));
+  await_host();
+}
+
+int escape_run(char *arguments[], const char *name, const char *what) {
+  bool is_time = strcmp(arguments[1], "work") == 0;
   own_arguments = arguments;
   way = strcmp(name, DIRECT) == 0 ? arguments[4] : name;
   for (size_t i = 0; i < sizeof escapes / sizeof escapes[0]; i++)
     if (strcmp(escapes[i].name, name) == 0) {
       escapes[i].come();
-      take(&escapes[i], most_bytes);
+      if (is_time)
+        take_time(&escapes[i], strtod(what, NULL));
+      else
+        take(&escapes[i], strtoull(what, NULL, 10));
       return 0;
     }
   fprintf(stderr, "vgpurun-verify: there is no way '%s'\n", name);

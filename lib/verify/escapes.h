@@ -2,10 +2,9 @@
 #ifndef VERIFY_ESCAPES_H
 #define VERIFY_ESCAPES_H
 
-#include <stddef.h>
-
-/* Comes to the driver in the way of that name, takes memory until refused or until it has so much, says so, and waits
- * for a line. `arguments` are the program's own, with which it starts itself again. */
-int escape_run(char *arguments[], const char *name, size_t most_bytes);
+/* Comes to the driver in the way of that name, takes memory until refused or until it has `what` bytes, or works for
+ * `what` seconds, says so, and waits for a line. `arguments` are the program's own, with which it starts itself again;
+ * the second one says which of both. */
+int escape_run(char *arguments[], const char *name, const char *what);
 
 #endif

@@ -6,6 +6,7 @@
  *   vgpurun-verify clean CHUNK_BYTES      the first of these ways, with no variable in the environment
  *   vgpurun-verify compute SECONDS        work in every way, so long each
  *   vgpurun-verify escape BYTES NAME      take so much memory past the limits, in the way of that name
+ *   vgpurun-verify work SECONDS NAME      work for so long past them, in that way
  *
  * Each way has a process of its own.
  */
@@ -98,8 +99,9 @@ int main(int count, char *arguments[]) {
     return try_clean(arguments);
   if (count == 3 && strcmp(arguments[1], "compute") == 0)
     return try_compute(strtod(arguments[2], NULL));
-  if (count >= 4 && strcmp(arguments[1], "escape") == 0)
-    return escape_run(arguments, arguments[3], strtoull(arguments[2], NULL, 10));
-  fprintf(stderr, "usage: vgpurun-verify memory|clean CHUNK_BYTES | compute SECONDS | escape BYTES NAME\n");
+  if (count >= 4 && (strcmp(arguments[1], "escape") == 0 || strcmp(arguments[1], "work") == 0))
+    return escape_run(arguments, arguments[3], arguments[2]);
+  fprintf(stderr,
+          "usage: vgpurun-verify memory|clean CHUNK_BYTES | compute SECONDS | escape BYTES NAME | work SECONDS NAME\n");
   return 2;
 }

@@ -43,7 +43,7 @@ static void check_shares(void) {
 
 static void check_wait_is_exact(void) {
   start_over();
-  pay(BUCKET_BURST_NS, 25); /* what had accrued */
+  pay(BUCKET_BURST_NS, 25); /* the accrued tokens */
   CHECK(zero_at_ns == now_ns, "the burst is free");
   pay(MS, 25);
   CHECK(zero_at_ns == now_ns + 4 * MS, "%lld", (long long)(zero_at_ns - now_ns));

@@ -12,7 +12,7 @@
 
 static int cases_named, cases_run;
 static char **case_names;
-static const char *case_name; /* of the one that runs */
+static const char *case_name; /* the running case's */
 
 static inline void cases_begin(int argument_count, char **arguments) {
   setvbuf(stdout, NULL, _IOLBF, 0);

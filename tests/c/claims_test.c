@@ -1,68 +1,28 @@
-/* Threads that launch on one stream, end its batches and harvest: each launch is in one batch, and each batch comes to
- * its end once. */
+/* Threads that launch on one stream, wait, and ask, all at once, with no GPU: what is outstanding comes to an end, and
+ * each launch is counted once. And claims that threads leave behind. */
 #include "base/claim.h"
 #include "base/clock.h"
 #include "check.h"
-#include "compute/meter.h"
+#include "compute/outstanding.h"
 
 #include <pthread.h>
 #include <sched.h>
-#include <stdlib.h>
 
 #define THREADS 4
 #define LAUNCHES 20000
 
-static void sleep_shortly(int64_t duration_ns) {
-  (void)duration_ns;
-  sched_yield();
-}
-
-static void *record(void *stream) {
-  (void)stream;
-  return malloc(1);
-}
-
-static enum meter_state query(void *marker) {
-  (void)marker;
-  return METER_DONE;
-}
-
-static bool elapsed(void *start, void *end, int64_t *elapsed_ns) {
-  (void)start, (void)end;
-  *elapsed_ns = 1000;
-  return true;
-}
-
-static bool never(void *stream) {
+static bool no(void *stream) {
   (void)stream;
   return false;
 }
 
-static bool is_here(void *context) {
-  (void)context;
+static bool yes(void *stream) {
+  (void)stream;
   return true;
 }
 
-static const struct meter_driver driver = {clock_now_ns, sleep_shortly, record, free,   query,
-                                           elapsed,      never,         never,  is_here};
-
-static uint64_t joined, ended;
-
-static void count_joined(struct batch *batch, int64_t expected_ns) {
-  (void)expected_ns;
-  batch->parts = (char *)batch->parts + 1; /* of this batch: its claim is all that guards it */
-  __atomic_add_fetch(&joined, 1, __ATOMIC_RELAXED);
-}
-
-static void count_ended(const struct meter_stream *stream, const struct batch *batch, int64_t start_ns,
-                        int64_t end_ns) {
-  (void)stream, (void)start_ns, (void)end_ns;
-  CHECK((uintptr_t)batch->parts == batch->launches, "%u launches", batch->launches);
-  __atomic_add_fetch(&ended, batch->launches, __ATOMIC_RELAXED);
-}
-
-static void ignore_span(const struct meter *meter, int64_t began_ns, int64_t ended_ns) {
-  (void)meter, (void)began_ns, (void)ended_ns;
+static void nothing(struct meter *meter) {
+  (void)meter;
 }
 
 static struct meter_terms no_limit(const void *owner) {
@@ -70,43 +30,53 @@ static struct meter_terms no_limit(const void *owner) {
   return (struct meter_terms){.percents = {VGPU_NO_SM_LIMIT}};
 }
 
-static const struct meter_observer observer = {count_joined, count_ended, ignore_span, ignore_span};
-static struct vgpu_device_shared device;
-static struct device_state state = {.memory = &device};
+static const struct meter_driver driver = {
+    .now_ns = clock_now_ns, .sleep_ns = clock_sleep_ns, .is_capturing = no, .is_idle = yes, .is_here = yes};
+
 static struct meter *meter;
 static struct meter_stream *stream;
 static bool done;
 
-static void wait_once(void) {
-  meter_close_all(meter);
-  meter_before_wait(stream);
-  meter_after_wait(stream, METER_STREAM_MAY_BE_BUSY, clock_now_ns());
-}
-
 static void *launch_often(void *argument) {
-  for (uint64_t i = 0; i < LAUNCHES; i++) {
-    if (meter_launch(stream, 1 + (i + (uintptr_t)argument) % 3, clock_now_ns()))
-      meter_launched(stream);
+  for (int i = 0; i < LAUNCHES; i++) {
+    outstanding_launch(stream, clock_now_ns());
+    outstanding_launched(stream, 0);
     if (i % 32 == 0)
-      wait_once();
+      outstanding_done(stream, clock_now_ns());
   }
-  return NULL;
+  return argument;
 }
 
-static void *wait_often(void *argument) {
-  (void)argument;
+static void *ask_often(void *argument) {
+  uint32_t *launches = argument;
   while (!__atomic_load_n(&done, __ATOMIC_RELAXED)) {
-    meter_end_all(meter);
-    meter_harvest(meter);
-    wait_once();
+    int64_t before_ns = clock_now_ns();
+    outstanding_ask(meter, before_ns);
+    outstanding_all_done(meter, stream, before_ns);
+    *launches += atomic_exchange(&meter->launches, 0);
     sched_yield();
   }
   return NULL;
 }
 
-static void *launch_and_leave(void *argument) {
-  CHECK(meter_launch(stream, 7, clock_now_ns()), "of unknown cost, it is a batch of its own");
-  return argument;
+static void check_launches(void) {
+  pthread_t launching[THREADS], asking;
+  uint32_t launches = 0;
+  int64_t began_ns = clock_now_ns();
+  CHECK(pthread_create(&asking, NULL, ask_often, &launches) == 0, "a thread");
+  for (int i = 0; i < THREADS; i++)
+    CHECK(pthread_create(&launching[i], NULL, launch_often, NULL) == 0, "a thread");
+  for (int i = 0; i < THREADS; i++)
+    pthread_join(launching[i], NULL);
+  __atomic_store_n(&done, true, __ATOMIC_RELAXED);
+  pthread_join(asking, NULL);
+  launches += atomic_exchange(&meter->launches, 0);
+  CHECK(launches == THREADS * LAUNCHES, "%u launches", launches);
+  outstanding_all_done(meter, NULL, INT64_MAX);
+  int64_t now_ns = clock_now_ns(), total_ns = outstanding_take_ns(meter, now_ns);
+  CHECK(!outstanding_any(meter), "something is outstanding");
+  CHECK(total_ns >= 0 && total_ns <= 2 * (now_ns - began_ns), "%lld of %lld ns", (long long)total_ns,
+        (long long)(now_ns - began_ns));
 }
 
 static bool taken, over;
@@ -132,43 +102,31 @@ static void check_claim_that_is_kept(void) {
   pthread_join(keeping, NULL);
 }
 
-/* A siglongjmp out of a launch leaves the claim behind: meter_launched is not called. */
+static void *take_and_leave(void *lock) {
+  claim_take(lock);
+  return NULL;
+}
+
+/* A siglongjmp out of a call leaves a claim behind, and so does a thread that ends. */
 static void check_claims_left_behind(void) {
   pthread_t leaving;
-  CHECK(pthread_create(&leaving, NULL, launch_and_leave, NULL) == 0, "a thread");
-  pthread_join(leaving, NULL);
-  launch_and_leave(NULL); /* of one that has ended */
-  launch_and_leave(NULL); /* its own */
-  meter_launched(stream);
-  CHECK(stream->claim == 0, "given back");
   int32_t lock = 0;
-  claim_take(&lock);
-  claim_take(&lock);
+  CHECK(pthread_create(&leaving, NULL, take_and_leave, &lock) == 0, "a thread");
+  pthread_join(leaving, NULL);
+  claim_take(&lock); /* its thread has ended */
+  claim_take(&lock); /* its own */
   claim_release(&lock);
   CHECK(lock == 0, "given back");
 }
 
 int main(void) {
-  pthread_t launching[THREADS], waiting;
   meter = calloc(1, sizeof *meter);
-  meter_init(meter, &driver, no_limit, NULL);
-  meter_add_bucket(meter, &state, NULL);
-  stream = meter_add_stream(meter, &device, &device);
+  meter->driver = &driver;
+  meter->terms = no_limit;
+  meter->note_work = nothing;
+  stream = meter_add_stream(meter, &meter, &meter);
   check_claims_left_behind();
   check_claim_that_is_kept();
-  meter->observer = &observer;
-  stream = meter_add_stream(meter, &device, &meter);
-  CHECK(pthread_create(&waiting, NULL, wait_often, NULL) == 0, "a thread");
-  for (uintptr_t i = 0; i < THREADS; i++)
-    CHECK(pthread_create(&launching[i], NULL, launch_often, (void *)i) == 0, "a thread");
-  for (int i = 0; i < THREADS; i++)
-    pthread_join(launching[i], NULL);
-  __atomic_store_n(&done, true, __ATOMIC_RELAXED);
-  pthread_join(waiting, NULL);
-  meter_end_all(meter);
-  meter_harvest(meter);
-  CHECK(joined > LAUNCHES && ended == joined, "%llu launches in batches, %llu of them ended",
-        (unsigned long long)joined, (unsigned long long)ended);
-  CHECK(meter->in_flight_batches == 0 && meter->in_flight_ns == 0, "nothing is in flight");
+  check_launches();
   return 0;
 }

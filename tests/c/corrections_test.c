@@ -15,7 +15,7 @@
 #include <ucontext.h>
 
 static void step(void);
-static bool inside; /* of what a claim guards */
+static bool inside; /* inside a claim's guarded part */
 
 #define claim_take(claim) (step(), inside = true)
 #define claim_release(claim) (inside = false)

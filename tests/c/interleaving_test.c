@@ -18,7 +18,7 @@ static void wait_a_while(void);
 
 #define PROCESSES 3
 #define ERASE (-1)   /* in a script: what the file says of all processes */
-#define RELEASE (-2) /* what the process has */
+#define RELEASE (-2) /* all that the process has */
 #define ASK_FOR_ALL (-3)
 #define MAKE (-4) /* something of MADE_BYTES, which is seen when the driver has made it */
 #define UNIT LEDGER_BLOCK_BYTES
@@ -26,8 +26,8 @@ static void wait_a_while(void);
 #define LIMIT_BYTES (100 * UNIT)
 #define STACK_BYTES 65536
 #define SHARES 2
-#define SHARE_LIMIT_BYTES (60 * UNIT) /* of a share within the limit */
-#define BY_OTHERS_BYTES (4900 * UNIT) /* of a limit that is so large that processes keep a part of it */
+#define SHARE_LIMIT_BYTES (60 * UNIT) /* limit of a share within the limit */
+#define BY_OTHERS_BYTES (4900 * UNIT) /* under a limit so large that processes keep a part of it */
 
 static struct vgpu_usage usage, share_usage[SHARES];
 
@@ -50,7 +50,7 @@ static struct process processes[PROCESSES];
 static char stacks[PROCESSES][STACK_BYTES];
 static ucontext_t scheduler;
 static int current, count;
-static const int *shares; /* of each process; NULL: there are none */
+static const int *shares; /* each process's; NULL: there are none */
 static bool are_kept;     /* bytes above a share: all but the limit is held by another process there */
 
 static void step(void) {

@@ -192,7 +192,7 @@ static void check_small(void) {
     CHECK(RESERVES(a, 0, block, LIMIT_BYTES), "fits");
     ledger_settle(&a, 0, block, small);
   }
-  CHECK(calls <= 6, "%d system calls", calls); /* of two requests that were not covered */
+  CHECK(calls <= 6, "%d system calls", calls); /* two of the requests were not covered */
   CHECK(ledger_used(&a, 0) == 1000 * small, "exact here: %llu", (unsigned long long)ledger_used(&a, 0));
   uint64_t seen = ledger_used(&b, 0);
   CHECK(seen >= 1000 * small && seen <= 1000 * small + 2 * block, "%llu elsewhere", (unsigned long long)seen);

@@ -195,11 +195,15 @@ static struct profile_work *known(uint64_t key, const char *name, int64_t usual_
   return work;
 }
 
-static void join(struct profile_group *group, struct profile_work *work, int64_t at_ns) {
-  profile_group_join(group, work, work->key, at_ns);
+static void join_filling(struct profile_group *group, struct profile_work *work, uint32_t fill, int64_t at_ns) {
+  profile_group_join(group, work, work->key, fill, at_ns);
   if (group->launches == 1)
     group->returned_ns = at_ns;
   group->closed_ns = at_ns;
+}
+
+static void join(struct profile_group *group, struct profile_work *work, int64_t at_ns) {
+  join_filling(group, work, 0, at_ns);
 }
 
 static void a_group_is_shared_out_by_what_is_usual(void) {
@@ -227,12 +231,12 @@ static void one_launch_tells_how_long_its_kernel_takes(void) {
   join(&group, work, 1 * MS);
   struct profile_measure measure = profile_group_measure(&group, 1 * MS, 1 * MS + 40 * US);
   profile_group_settle(&group, &measure, 30 * US);
-  HOLDS(work->usual_ns == 0); /* it was not alone on the GPU */
+  HOLDS(work->usual_ns == 0); /* was not alone on the GPU */
   profile_group_settle(&group, &measure, 40 * US);
   HOLDS(work->usual_ns == 40 * US && kernel_named("new")->gpu_ns == 70 * US);
   profile_kernels_forget();
   HOLDS(profile_kernels_find(16) == NULL);
-  profile_group_settle(&group, &measure, 40 * US); /* it was unloaded meanwhile */
+  profile_group_settle(&group, &measure, 40 * US); /* was unloaded meanwhile */
   HOLDS(kernel_named("new")->gpu_ns == 110 * US);
   close_profile();
 }
@@ -246,7 +250,7 @@ static void loading_is_not_the_kernels(void) {
   group.returned_ns = group.closed_ns = 3 * MS;
   struct profile_measure measure = profile_group_measure(&group, 1 * MS, 3 * MS + 40 * US);
   HOLDS(measure.busy_ns == 40 * US && measure.from_ns == 3 * MS && !measure.is_sure);
-  measure = profile_group_measure(&group, 1 * MS, 2 * MS); /* it blocks until the kernel is done, and longer */
+  measure = profile_group_measure(&group, 1 * MS, 2 * MS); /* blocks until the kernel is done, and longer */
   HOLDS(measure.busy_ns == 1 * MS && !measure.is_sure);
   close_profile();
 }
@@ -294,6 +298,54 @@ static void a_launch_that_failed_is_taken_back(void) {
   struct profile_measure measure = profile_group_measure(&group, 2, 2 + 30 * US);
   profile_group_settle(&group, &measure, 30 * US);
   HOLDS(kernel_named("short")->gpu_ns == 30 * US && kernel_named("other")->gpu_ns == 0);
+  close_profile();
+}
+
+static void a_launch_fills_what_its_blocks_do(void) {
+  open_profile(8 << 20);
+  struct profile_work *work = profile_kernels_name(16, "new");
+  struct profile_size size = {.blocks = 50, .block_threads = 128, .shared_bytes = 1024};
+  HOLDS(!profile_kernels_knows_room(work, &size) && profile_kernels_fill(work, &size) == 0);
+  profile_kernels_note_room(work, &size, 100);
+  HOLDS(profile_kernels_knows_room(work, &size) && profile_kernels_fill(work, &size) == PROFILE_FULL / 2);
+  size.blocks = 100;
+  HOLDS(profile_kernels_fill(work, &size) == PROFILE_FULL);
+  size.blocks = UINT64_MAX;
+  HOLDS(profile_kernels_knows_room(work, &size) && profile_kernels_fill(work, &size) == PROFILE_FULL);
+  size.shared_bytes = 2048; /* another block: the GPU has room for another number */
+  HOLDS(!profile_kernels_knows_room(work, &size));
+  profile_kernels_note_room(work, &size, UINT64_MAX);
+  size.blocks = 1;
+  HOLDS(profile_kernels_fill(work, &size) == 1); /* hardly anything, but known */
+  profile_kernels_note_room(work, &size, 0);
+  HOLDS(profile_kernels_knows_room(work, &size) && profile_kernels_fill(work, &size) == 0);
+  profile_kernels_forget();
+  HOLDS(!profile_kernels_knows_room(profile_kernels_name(16, "other"), &size));
+  close_profile();
+}
+
+static const struct profile_fill *fill_of(const char *name) {
+  return &disk.file->fills[kernel_named(name) - disk.file->kernels];
+}
+
+static void fill_goes_with_the_time(void) {
+  open_profile(8 << 20);
+  struct profile_group group = {0};
+  struct profile_work *two[] = {known(16, "short", 10 * US), known(32, "long", 30 * US)};
+  struct profile_work *graph = profile_kernels_graph(64);
+  profile_kernels_learn(graph, 64, 60 * US, true);
+  join_filling(&group, two[0], PROFILE_FULL, 1 * MS);
+  join_filling(&group, two[1], PROFILE_FULL / 2, 1 * MS);
+  join_filling(&group, two[1], PROFILE_FULL / 4, 1 * MS);
+  join_filling(&group, two[1], PROFILE_FULL, 1 * MS); /* fails, and is taken back with the mean of the three */
+  profile_group_take_back(&group, two[1]);
+  join_filling(&group, graph, 0, 1 * MS); /* what a graph fills is not known */
+  struct profile_measure measure = profile_group_measure(&group, 2 * MS, 2 * MS + 130 * US);
+  profile_group_settle(&group, &measure, 130 * US);
+  HOLDS(fill_of("short")->known_ns == 10 * US && fill_of("short")->filled_ns == 10 * US);
+  HOLDS(fill_of("long")->known_ns == 60 * US);
+  HOLDS(llabs((int64_t)fill_of("long")->filled_ns - 35 * US) < 10); /* 7/12 of it */
+  HOLDS(fill_of("(graphs)")->known_ns == 0 && kernel_named("(graphs)")->gpu_ns == 60 * US);
   close_profile();
 }
 
@@ -366,6 +418,8 @@ int main(int count, char **names) {
   CASE("a late marker is not the kernel's") a_late_marker_is_not_the_kernels();
   CASE("pauses are not the kernels'") pauses_are_not_the_kernels();
   CASE("a launch that failed is taken back") a_launch_that_failed_is_taken_back();
+  CASE("a launch fills what its blocks do") a_launch_fills_what_its_blocks_do();
+  CASE("fill goes with the time") fill_goes_with_the_time();
   CASE("different work has bounded room") different_work_has_bounded_room();
   CASE("kernels without room are others") kernels_without_room_are_others();
   CASE("each time is counted once") each_time_is_counted_once();

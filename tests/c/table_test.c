@@ -10,7 +10,7 @@ static struct table table = TABLE_INITIALIZER;
 
 static uint64_t key_of(int i) {
   return 0x7f0000000000ULL + (uint64_t)i * 512;
-} /* as the driver's pointers lie */
+} /* laid out like the driver's pointers */
 
 static void check_against_reference(void) {
   static uint64_t reference[KEYS];

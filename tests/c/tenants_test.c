@@ -1,187 +1,358 @@
 /*
- * Two tenants on simulated time, of short kernels, and of ones that take now short and now long: what is in flight
- * cannot be known then, and still each is to have the GPU for itself while it has the turn. Mixed by the GPU, they
- * would lose a tenth of it; and short kernels that were measured one by one, a twentieth.
- *
- * And of programs whose host is slower than the GPU for some milliseconds of each step, as the optimizer of a training
- * is. Between two launches they are idle then, and for longer than a turn is kept for them: what they launch after it
- * has been taken may not be measured with the other's time.
+ * Tenants by their folders: who is found, what strangers can put there, and that each look is bounded, among thousands
+ * of folders that were left by programs that have ended, or made by another user for that.
  */
+#include "base/clock.h"
 #include "cases.h"
 #include "check.h"
-#include "gpu_model.h"
+#include "tenants/presence.h"
+#include "tenants/tenants.h"
 
-#include <stdlib.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
-static const struct {
-  int64_t least_ns, most_ns;
-} kernels[] = {{50 * US, 50 * US}, {50 * US, 500 * US}, {200 * US, 4 * MS}, {MS, 10 * MS}};
+#define MS 1000000LL
+#define S (1000 * MS)
+#define STRANGE 5000
+#define STRANGER 12345
+#define SEARCHED 100 /* by a search that takes a hundredth of its time for each */
+#define UUID "GPU-00000000-0000-0000-0000-0000000f01d5"
 
-static const uint32_t limits[][2] = {{50, 50}, {30, 70}, {20, 40}};
+static char place[] = "/dev/shm/tenants-XXXXXX"; /* in memory: a disk takes a minute to remove them */
+static struct presence presence;
+static int64_t now_ns;
+static int64_t step_ns; /* passes between two looks at the clock */
+static int opened;      /* folders, each of which is opened by path, and the folder of folders */
+static int looked;      /* at that of this machine */
 
-struct program {
-  int kernel;
-  int waits_after;     /* so many launches; 0: never */
-  uint32_t most_ahead; /* that it watches, without the driver; 0: it does not */
-};
+int open(const char *path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  int mode = flags & O_CREAT ? va_arg(more, int) : 0;
+  va_end(more);
+  opened++;
+  looked += strcmp(path, VGPU_LOCK_DIR) == 0;
+  return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
 
-static unsigned random_state;
+/* The simulated clock that refreshes use; files keep their real times. */
+int clock_gettime(clockid_t clock, struct timespec *now) {
+  if (clock != CLOCK_MONOTONIC || now_ns == 0)
+    return (int)syscall(SYS_clock_gettime, clock, now);
+  now_ns += step_ns;
+  *now = (struct timespec){.tv_sec = now_ns / S, .tv_nsec = now_ns % S};
+  return 0;
+}
 
-static void run(struct model_process *process) {
-  const struct program *program = model_argument(process);
-  int64_t least_ns = kernels[program->kernel].least_ns, most_ns = kernels[program->kernel].most_ns;
-  for (int i = 1;; i++) {
-    double part = (double)rand_r(&random_state) / RAND_MAX;
-    model_launch_as(process, 0, 0, least_ns + (int64_t)(part * (double)(most_ns - least_ns)), 1);
-    if (program->most_ahead > 0)
-      model_watch(process, 0, 0, program->most_ahead, least_ns);
-    if (program->waits_after > 0 && i % program->waits_after == 0)
-      model_synchronize(process, 0);
+/* ---- folders ----------------------------------------------------------------------------------------------------- */
+
+static const char *in_place(const char *name, const char *file) {
+  static char paths[2][256];
+  static int next;
+  char *path = paths[next++ % 2];
+  snprintf(path, sizeof *paths, "%s/%s/%s", place, name, file);
+  return path;
+}
+
+static void write_file(const char *path, const void *content, size_t size) {
+  FILE *file = fopen(path, "w");
+  CHECK(file != NULL && fwrite(content, 1, size, file) == size && fclose(file) == 0, "%s", path);
+}
+
+static void set_age(const char *name, int age_s) {
+  struct timespec time;
+  clock_gettime(CLOCK_REALTIME, &time);
+  time.tv_sec -= age_s;
+  CHECK(utimensat(AT_FDCWD, in_place(name, VGPU_PRESENCE_NAME), (struct timespec[]){time, time}, 0) == 0, "%s", name);
+}
+
+static void write_limits(const char *name, uint32_t percent, uint32_t policy, uint32_t priority) {
+  struct vgpu_limits limits = {
+      .magic = VGPU_LIMITS_MAGIC,
+      .abi_version = VGPU_ABI_VERSION,
+      .device_count = 1,
+      .devices[0] = {.uuid = UUID, .sm_limit_percent = percent, .sm_policy = policy, .priority = priority}};
+  write_file(in_place(name, "limits"), &limits, sizeof limits);
+}
+
+static struct presence_file content;
+
+static void write_presence(const char *name) {
+  write_file(in_place(name, VGPU_PRESENCE_NAME), &content, sizeof content);
+}
+
+static void make_folder(const char *name, uid_t owner) {
+  const char *path = in_place(name, "");
+  CHECK(mkdir(path, 0755) == 0 && chown(path, owner, (gid_t)-1) == 0, "%s", path);
+}
+
+/* Makes a tenant of one process that was at work `age_ns` ago. */
+static void make_tenant(const char *name, uid_t owner, int64_t age_ns) {
+  make_folder(name, owner);
+  write_limits(name, 50, VGPU_SM_HARD, VGPU_PRIORITY_LOW);
+  memset(&content, 0, sizeof content);
+  content.seen_ns[0][7] = now_ns - age_ns;
+  write_presence(name);
+  set_age(name, (int)(age_ns / S));
+}
+
+static void make_strangers(int count, int age_s) {
+  make_tenant("strange", STRANGER, age_s * S);
+  for (int i = 1; i < count; i++) {
+    char name[64];
+    snprintf(name, sizeof name, "strange-%d", i);
+    make_folder(name, STRANGER);
+    CHECK(link(in_place("strange", "limits"), in_place(name, "limits")) == 0, "%s", name);
+    CHECK(link(in_place("strange", VGPU_PRESENCE_NAME), in_place(name, VGPU_PRESENCE_NAME)) == 0, "%s", name);
   }
 }
 
-static void check_together(struct program program, const uint32_t percents[2]) {
-  struct model_process *tenants[2];
-  int64_t before_ns[2];
-  double shares[2];
-  random_state = 1;
-  model_start_over(3);
-  for (int i = 0; i < 2; i++) {
-    model_container(i)->percent = percents[i];
-    tenants[i] = model_start(i, run, &program, i * MS);
+static void begin(void) {
+  struct shared_file usage = {0};
+  CHECK(mkdtemp(place) != NULL && chmod(place, 01777) == 0, "%s", place);
+  now_ns = clock_now_ns();
+  make_tenant("own", geteuid(), 3600 * S);
+  setenv(VGPU_ENV_PRESENCE_FILE, in_place("own", VGPU_PRESENCE_NAME), 1);
+  CHECK(presence_open(&presence, UUID, 0, &usage, 3), "own");
+  presence.folder = place;
+}
+
+static void end(void) {
+  char command[300];
+  if (strcmp(place + strlen(place) - 6, "XXXXXX") == 0)
+    return;
+  snprintf(command, sizeof command, "rm -rf %s", place);
+  CHECK(system(command) == 0, "%s", command);
+  strcpy(place + strlen(place) - 6, "XXXXXX");
+}
+
+/* ---- looks ------------------------------------------------------------------------------------------------------- */
+
+static void look(void) {
+  opened = 0;
+  presence_refresh(&presence, now_ns);
+  presence_search(&presence);
+}
+
+static int find(const char *name) {
+  for (int i = 1; i < presence.count; i++)
+    if (strcmp(presence.tenants[i].name, name) == 0)
+      return i;
+  return 0;
+}
+
+static int processes_of(const char *name) {
+  int number = find(name);
+  return number > 0 ? presence_count(&presence, number, now_ns) : 0;
+}
+
+static void check_who_is_found(void) {
+  begin();
+  make_tenant("at work", geteuid(), 0);
+  make_tenant("idle", geteuid(), 2 * S);
+  make_tenant("of another GPU", geteuid(), 0);
+  struct vgpu_limits nothing = {.magic = VGPU_LIMITS_MAGIC, .abi_version = VGPU_ABI_VERSION};
+  write_file(in_place("of another GPU", "limits"), &nothing, sizeof nothing);
+  look();
+  CHECK(find("at work") && processes_of("at work") == 1, "at work");
+  CHECK(!find("idle") && !find("of another GPU") && !find("own") && presence.count == 2, "%d found", presence.count);
+  CHECK(presence.tenants[1].terms.percent == 50 && presence.tenants[1].terms.priority == VGPU_PRIORITY_LOW, "terms");
+  write_limits("at work", 20, VGPU_SM_BURST, VGPU_PRIORITY_HIGH);
+  look();
+  const struct tenant_terms *terms = &presence.tenants[1].terms;
+  CHECK(terms->percent == 20 && terms->policy == VGPU_SM_BURST && terms->priority == VGPU_PRIORITY_HIGH, "new terms");
+  end();
+}
+
+static void check_presence(void) {
+  begin();
+  presence_note(&presence, now_ns);
+  CHECK(presence_count(&presence, 0, now_ns) == 0, "our own does not count");
+  struct presence sibling = presence;
+  sibling.slot = 4;
+  presence_note(&sibling, now_ns);
+  CHECK(presence_count(&presence, 0, now_ns) == 1 && presence_count(&sibling, 0, now_ns) == 1, "each sees the other");
+  CHECK(presence_count(&presence, 0, now_ns + 500 * MS) == 1, "it works now and then");
+  CHECK(presence_count(&presence, 0, now_ns + S) == 0, "it has ended");
+  end();
+}
+
+/* Links, files that are none, names of any length, times of any year, and files that are cut off. */
+static void check_what_strangers_put_there(void) {
+  char longest[256] = {0};
+  begin();
+  memset(longest, 'a', 250);
+  make_tenant("sound", STRANGER, 0);
+  char path[300];
+  snprintf(path, sizeof path, "%s/a link", place);
+  CHECK(symlink(in_place("sound", ""), path) == 0, "a link");
+  make_tenant("link within", STRANGER, 0);
+  CHECK(unlink(in_place("link within", VGPU_PRESENCE_NAME)) == 0, "unlink");
+  CHECK(symlink(in_place("sound", VGPU_PRESENCE_NAME), in_place("link within", VGPU_PRESENCE_NAME)) == 0, "a link");
+  make_tenant("pipe", STRANGER, 0);
+  CHECK(unlink(in_place("pipe", VGPU_PRESENCE_NAME)) == 0, "unlink");
+  CHECK(mkfifo(in_place("pipe", VGPU_PRESENCE_NAME), 0644) == 0, "a pipe");
+  make_tenant("short", STRANGER, 0);
+  CHECK(truncate(in_place("short", VGPU_PRESENCE_NAME), 8) == 0, "cut off");
+  make_folder("empty", STRANGER);
+  make_folder(longest, STRANGER);
+  memset(&content, 0x7f, sizeof content);
+  make_folder("year 2262", STRANGER);
+  write_limits("year 2262", 50, 77, 77);
+  write_presence("year 2262");
+  look();
+  CHECK(processes_of("sound") == 1, "the sound one");
+  CHECK(!find("a link") && !find("link within") && !find("pipe") && !find("empty"), "links, and what is no file");
+  CHECK(processes_of("short") == 0 && processes_of("year 2262") == 0, "they do not say that they are at work");
+  end();
+}
+
+static void check_looks_are_bounded(void) {
+  begin();
+  make_tenant("job", geteuid(), 0); /* the newest is listed first here */
+  make_strangers(STRANGE, 3600);
+  step_ns = MS / SEARCHED;
+  int looks = 0;
+  for (; !find("job"); looks++) {
+    set_age("job", 0);
+    look();
+    CHECK(opened <= SEARCHED + 3 + PRESENCE_TENANTS, "%d folders in a look", opened);
+    CHECK(looks < 10 * STRANGE, "it is not found");
   }
-  model_run(S);
-  for (int i = 0; i < 2; i++)
-    before_ns[i] = model_worked_ns(tenants[i]);
-  model_run(11 * S);
-  for (int i = 0; i < 2; i++)
-    shares[i] = (double)(model_worked_ns(tenants[i]) - before_ns[i]) * 100 / (10 * S);
-  const char *how = program.most_ahead > 0 ? "2 ms ahead" : program.waits_after > 0 ? "waited for" : "flat out";
-  printf("%lld to %lld us, %s, at %u and %u: %.2f + %.2f = %.2f %%\n", (long long)kernels[program.kernel].least_ns / US,
-         (long long)kernels[program.kernel].most_ns / US, how, percents[0], percents[1], shares[0], shares[1],
-         shares[0] + shares[1]);
-  double sum = percents[0] + percents[1], lost = sum - shares[0] - shares[1];
-  bool is_all = sum == 100, flat_out = program.kernel == 0 && program.waits_after == 0;
-  /* A switch for each slice is lost where nothing is left over: 0.6 %, of which each pays its own. */
-  double most_lost = !is_all ? 1.2 : !flat_out ? 2.6 : program.most_ahead > 0 ? 1.5 : 1.05;
-  CHECK(lost < most_lost, "together %.2f %%", sum - lost);
-  for (int i = 0; i < 2; i++) {
-    double most_missing = flat_out ? 0.95 : 1.9;
-    CHECK(shares[i] > percents[i] - most_missing && shares[i] < percents[i] + 0.2, "%.2f %%", shares[i]);
+  step_ns = 0;
+  printf("found after %d looks\n", looks);
+  CHECK(looks >= 1 && looks < 2 * STRANGE / SEARCHED, "after %d looks, of %d", looks, STRANGE);
+  end();
+}
+
+static void check_slow_disk(void) {
+  begin();
+  make_tenant("one", geteuid(), 0);
+  make_tenant("another", geteuid(), 0);
+  step_ns = MS; /* more than a search may take */
+  for (int looks = 0; looks < 10; looks++)
+    presence_search(&presence);
+  step_ns = 0;
+  CHECK(find("one") && find("another"), "each search goes on");
+  end();
+}
+
+/* Many of one user keep nobody else out, and many that pause keep out none that is at work. */
+static void check_places(void) {
+  begin();
+  make_strangers(100, 0);
+  for (int i = 0; i < 50; i++)
+    look();
+  CHECK(presence.count == PRESENCE_TENANTS, "%d", presence.count);
+  make_tenant("job", geteuid(), 0);
+  for (int i = 0; i < 50; i++)
+    look();
+  CHECK(find("job") && presence.count == PRESENCE_TENANTS, "a user's first one has a place");
+  for (int i = 1; i < presence.count; i++)
+    presence.tenants[i].owner = geteuid();
+  for (int i = 1; i < presence.count; i++)
+    presence.tenants[i].seen_ns = now_ns - (i == find("job") ? 0 : 2 * S);
+  make_tenant("next", geteuid(), 0);
+  for (int i = 0; i < 50; i++)
+    look();
+  CHECK(find("next") && find("job"), "one that pauses makes room");
+  end();
+  begin();
+  for (int i = 0; i < PRESENCE_TENANTS; i++) {
+    char name[64];
+    snprintf(name, sizeof name, "job-%d", i);
+    make_tenant(name, geteuid(), 0);
   }
-  if (is_all && flat_out) /* and neither pays for both */
-    CHECK(percents[0] - shares[0] > lost / 5 && percents[1] - shares[1] > lost / 5, "%.2f %% lost", lost);
+  look();
+  for (int i = 1; i < presence.count; i++)
+    presence.tenants[i].seen_ns = now_ns - 2 * S;
+  make_tenant("next", geteuid(), 0);
+  look();
+  CHECK(find("next"), "also where all are one user's");
+  end();
 }
 
-/* Each step ends with as many launches of an optimizer, each slower than what it launches. */
-static void train(struct model_process *process) {
-  const int *optimizer_launches = model_argument(process);
-  for (;;) {
-    for (int i = 0; i < 190; i++) {
-      int64_t short_ns = 4 * US + i % 5 * 300;
-      model_launch_as(process, 0, 0, short_ns, (uint64_t)short_ns);
-      model_think(process, 34 * US);
-      if (i % 3 == 0 && i < 180) {
-        model_launch_as(process, 0, 0, 200 * US + i % 9 * 22 * US, 1 + (uint64_t)i % 9);
-        model_think(process, 34 * US);
-      }
-    }
-    for (int i = 0; i < *optimizer_launches; i++) {
-      model_launch_as(process, 0, 0, 30 * US, 100);
-      model_think(process, 80 * US);
-    }
+static void check_pauses(void) {
+  begin();
+  make_tenant("job", geteuid(), 0);
+  look();
+  CHECK(processes_of("job") == 1, "at work");
+  now_ns += 50 * S;
+  set_age("job", 50);
+  look();
+  CHECK(find("job") && processes_of("job") == 0, "it pauses, and is known");
+  memset(&content, 0, sizeof content);
+  content.seen_ns[0][7] = now_ns;
+  write_presence("job");
+  CHECK(processes_of("job") == 1, "it goes on");
+  now_ns += 70 * S;
+  set_age("job", 70);
+  look();
+  CHECK(!find("job"), "it is forgotten");
+  end();
+}
+
+static void remove_folder(const char *name) {
+  CHECK(unlink(in_place(name, "limits")) == 0 && unlink(in_place(name, VGPU_PRESENCE_NAME)) == 0 &&
+            rmdir(in_place(name, "")) == 0,
+        "%s", name);
+}
+
+static void check_folders_that_go(void) {
+  begin();
+  make_tenant("job", geteuid(), 0);
+  look();
+  CHECK(find("job"), "there");
+  remove_folder("job");
+  now_ns += 2 * S;
+  make_tenant("job", geteuid(), 0);
+  look();
+  CHECK(processes_of("job") == 1, "made again");
+  remove_folder("job");
+  look();
+  CHECK(!find("job"), "gone");
+  end();
+}
+
+static int64_t noted_ns(void) {
+  FILE *file = fopen(in_place("own", VGPU_PRESENCE_NAME), "r");
+  CHECK(file != NULL && fread(&content, sizeof content, 1, file) == 1 && fclose(file) == 0, "own");
+  return content.seen_ns[0][3];
+}
+
+static void check_refreshes(void) {
+  struct shared_file usage = {0};
+  begin();
+  struct tenants *tenants = tenants_open(UUID, 0, &usage, 3);
+  CHECK(tenants != NULL, "own");
+  looked = 0;
+  int notes = 0;
+  for (int i = 0; i < 1000; i++, now_ns += MS) {
+    tenants_refresh(tenants, false);
+    notes += noted_ns() == now_ns;
+    CHECK(now_ns - noted_ns() < 11 * MS, "seen %lld ms ago", (long long)(now_ns - noted_ns()) / MS);
   }
+  CHECK(notes <= 101, "%d times said in a second", notes);
+  CHECK(looked >= 9 && looked <= 11, "%d looks in a second", looked);
+  tenants_close(tenants);
+  end();
 }
 
-/* A training loses its lead with each turn: the GPU waits for the optimizer then, and nobody is to pay for more than
- * that. When the host stood still while a slice drained, and slices were all of one length, two had 96.5, 94.8 and 92.7
- * % together with 10, 20 and 30 launches of the optimizer; but 89.4 with 40. */
-static void check_training(int optimizer_launches) {
-  struct model_process *tenants[2];
-  int64_t before_ns[2], charged_ns[2];
-  double sum = 0;
-  model_start_over(3);
-  for (int i = 0; i < 2; i++) {
-    model_container(i)->percent = 50;
-    tenants[i] = model_start(i, train, &optimizer_launches, i * MS);
-  }
-  model_run(S);
-  for (int i = 0; i < 2; i++) {
-    before_ns[i] = model_worked_ns(tenants[i]);
-    charged_ns[i] = (int64_t)model_container(i)->device[0].busy_ns;
-  }
-  model_run(11 * S);
-  for (int i = 0; i < 2; i++) {
-    double share = (double)(model_worked_ns(tenants[i]) - before_ns[i]) * 100 / (10 * S);
-    double charged = (double)((int64_t)model_container(i)->device[0].busy_ns - charged_ns[i]) * 100 / (10 * S);
-    printf("training, %d launches of its optimizer, at 50: %.2f %%, charged %.2f\n", optimizer_launches, share,
-           charged);
-    CHECK(charged < share + 2.1, "%.2f %%, charged %.2f", share, charged);
-    sum += share;
-  }
-  static const double least[] = {97.5, 97, 95.5, 93, 87};
-  CHECK(sum > least[optimizer_launches / 10], "together %.2f %%", sum);
-}
-
-static void wait_for_each(struct model_process *process) {
-  for (;;) {
-    model_launch_as(process, 0, 0, 50 * US, 1);
-    model_synchronize(process, 0);
-    model_think(process, 11 * US);
-  }
-}
-
-/* The work that so many of them do in ten seconds, each with its part of the GPU. */
-static int64_t work_of_waiting_ns(int tenants) {
-  struct model_process *processes[2];
-  int64_t worked_ns = 0;
-  model_start_over(3);
-  for (int i = 0; i < tenants; i++) {
-    model_container(i)->percent = 100 / tenants;
-    processes[i] = model_start(i, wait_for_each, NULL, i * MS);
-  }
-  model_run(S);
-  for (int i = 0; i < tenants; i++)
-    worked_ns -= model_worked_ns(processes[i]);
-  model_run(11 * S);
-  for (int i = 0; i < tenants; i++)
-    worked_ns += model_worked_ns(processes[i]);
-  return worked_ns;
-}
-
-/* The first work of each turn is late by the GPU's switch. When that was a reason to mark the ends of those after it,
- * for fear of a processor that is at something else, two tenants had 95.7 % of what one has. */
-static void check_waiting(void) {
-  double percent = (double)work_of_waiting_ns(2) * 100 / (double)work_of_waiting_ns(1);
-  printf("two that wait for each kernel: %.2f %% of what one does\n", percent);
-  CHECK(percent > 95.5, "%.2f %%", percent);
-}
-
-static void check_training_with_any_optimizer(void) {
-  for (int optimizer_launches = 0; optimizer_launches <= 40; optimizer_launches += 10)
-    check_training(optimizer_launches);
-}
-
-static void check_together_at_all_limits(int kernel) {
-  for (int waits_after = 0; waits_after <= 20; waits_after += 20)
-    for (int l = 0; l < (int)(sizeof limits / sizeof *limits); l++)
-      check_together((struct program){kernel, waits_after, 0}, limits[l]);
-}
-
-/* The batch in which the slice ends is not full yet when the last lease is written. */
-static void check_together_ahead(void) {
-  for (int l = 0; l < (int)(sizeof limits / sizeof *limits); l++)
-    check_together((struct program){0, 0, 40}, limits[l]);
-}
-
-int main(int count, char **names) {
-  cases_begin(count, names);
-  CASE("two that wait for each kernel") check_waiting();
-  CASE("training") check_training_with_any_optimizer();
-  CASE("kernels of 50 us") check_together_at_all_limits(0);
-  CASE("kernels of 50 us, 2 ms ahead") check_together_ahead();
-  CASE("kernels of 50 to 500 us") check_together_at_all_limits(1);
-  CASE("kernels of 200 us to 4 ms") check_together_at_all_limits(2);
-  CASE("kernels of 1 to 10 ms") check_together_at_all_limits(3);
+int main(int argument_count, char **names) {
+  cases_begin(argument_count, names);
+  atexit(end); /* also of a check that has failed */
+  CASE("who is found") check_who_is_found();
+  CASE("presence") check_presence();
+  CASE("what strangers put there") check_what_strangers_put_there();
+  CASE("looks are bounded") check_looks_are_bounded();
+  CASE("slow disk") check_slow_disk();
+  CASE("places") check_places();
+  CASE("pauses") check_pauses();
+  CASE("folders that go") check_folders_that_go();
+  CASE("refreshes") check_refreshes();
   return cases_end();
 }

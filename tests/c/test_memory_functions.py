@@ -45,6 +45,9 @@ def test_what_is_found_wrong() -> None:
     judged = [Judgement("counted", "", ("cuMemAlloc",)), Judgement("not about memory", "", ("cuMemcpy*",))]
     found = disagreements({"cuMemAlloc", "cuMemAlloc_v2", "cuMemcpyDtoH_v2_ptds"}, {"cuMemAlloc"}, judged)
     assert found == ["cuMemAlloc_v2: said to be counted, but hooks.h does not catch it"]
+    passed_on = Judgement("passed on", "", ("cuMemFreeHost",))
+    found = disagreements({"cuMemFreeHost"}, {"cuMemFreeHost"}, [passed_on])
+    assert found == ["cuMemFreeHost: said to be passed on, but hooks.h catches it"]
     [line] = disagreements({"cuMemAllocNovel_v2"}, set(), judged)
     assert line.startswith("cuMemAllocNovel_v2: nobody has judged")
     [line] = disagreements({"cuMemcpyDtoH"}, set(), [*judged, Judgement("passed on", "", ("cuMemcpyDtoH",))])

@@ -40,3 +40,10 @@ __all__ = [
 
 class Driver(Devices, Memory, Graphs, Checkpoints):
     """Driver calls that raise CudaError. Handles are ints; a stream of 0 is the default stream."""
+
+    @classmethod
+    def started(cls, device: int = 0) -> "Driver":
+        """Return one that has begun as most programs do: cuInit and a current primary context."""
+        driver = cls()
+        driver.start(device)
+        return driver

@@ -4,6 +4,7 @@ import ctypes
 from ctypes import byref, c_int, c_size_t, c_void_p
 
 from cuda_driver.calls import Calls
+from cuda_driver.constants import GREEN_DEFAULT_STREAM, STREAM_NON_BLOCKING
 
 
 class Devices(Calls):
@@ -62,11 +63,30 @@ class Devices(Calls):
     def context_destroy(self, context: int) -> None:
         self.call("cuCtxDestroy_v2", context)
 
+    def green_context(self, device: int = 0) -> int:
+        """Make one of no description, which only the simulated driver does."""
+        green = c_void_p()
+        self.call("cuGreenCtxCreate", byref(green), None, device, GREEN_DEFAULT_STREAM)
+        return green.value or 0
+
+    def green_context_destroy(self, green: int) -> None:
+        self.call("cuGreenCtxDestroy", green)
+
+    def green_context_converted(self, green: int) -> int:
+        context = c_void_p()
+        self.call("cuCtxFromGreenCtx", byref(context), green)
+        return context.value or 0
+
+    def green_context_stream(self, green: int) -> int:
+        stream = c_void_p()
+        self.call("cuGreenCtxStreamCreate", byref(stream), green, STREAM_NON_BLOCKING, 0)
+        return stream.value or 0
+
     def set_current(self, context: int) -> None:
         self.call("cuCtxSetCurrent", context or None)
 
     def start(self, device: int = 0) -> None:
-        """Begin as every test does: cuInit and a current primary context."""
+        """Begin as most programs do: cuInit and a current primary context."""
         self.init()
         self.primary_context(device)
 

@@ -66,6 +66,11 @@ class Work(Calls):
         self.call("cuStreamCreate", byref(stream), flags)
         return stream.value or 0
 
+    def stream_with_priority(self, priority: int) -> int:
+        stream = c_void_p()
+        self.call("cuStreamCreateWithPriority", byref(stream), 0, priority)
+        return stream.value or 0
+
     def stream_destroy(self, stream: int) -> None:
         self.call("cuStreamDestroy_v2", stream)
 

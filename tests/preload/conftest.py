@@ -52,7 +52,7 @@ def _measured_at_once(request: pytest.FixtureRequest, built_library: Path) -> di
 
     Each has a simulated machine of its own, whose GPUs are at work; this one hardly is.
     """
-    is_one_of_many = hasattr(request.config, "workerinput")  # of pytest-xdist: each would measure all of them
+    is_one_of_many = hasattr(request.config, "workerinput")  # workers of pytest-xdist: each would measure all of them
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
         return {
             item.nodeid: pool.submit(measuring(item, request))
@@ -110,7 +110,7 @@ def guard(host: Host) -> Iterator[Guard]:
     running = Guard(host)
     yield running
     running.end()
-    print(running.said.read_text())  # where the test fails
+    print(running.said.read_text())  # shown if the test fails
     assert "Traceback" not in running.said.read_text()
 
 

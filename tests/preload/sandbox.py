@@ -18,6 +18,7 @@ from support.programs import Program, text_of
 from vgpurun import abi
 from vgpurun.limits.limits_file import limits_bytes
 from vgpurun.limits.quota import Quota
+from vgpurun.profiles.reader import FileProfile, read_profiles
 
 SIMULATED_DRIVER = LIBRARY.parent / "sim"
 PROGRAMS = Path(__file__).parent / "programs"
@@ -38,7 +39,7 @@ BUSY_MACHINE = MACHINE.replace("    memory", "    launch_queue_depth: 32\n    me
 
 
 def tenant_of(usage: Path) -> Path:
-    """The folder that programs with this usage file make, for their turns, where `vgpurun` has made none."""
+    """The folder that programs with this usage file make, to be seen by others, where `vgpurun` has made none."""
     status = usage.lstat()
     return Path(abi.LOCK_DIR) / f"program-{status.st_dev:x}-{status.st_ino:x}"
 
@@ -81,6 +82,12 @@ class Sandbox:
         result = self.run([*BARE_PYTHON, "-c", text_of(program)], timeout_s, **limits)
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout.strip()
+
+    def profile_of(self, folder: Path, program: Program, **limits: str) -> FileProfile:
+        """Run a Python program with a profile in this folder, and return that."""
+        self.python(program, PFLOG=str(folder), **limits)
+        [profile] = read_profiles(folder)
+        return profile
 
     def start_python(self, program: Program, **limits: str) -> subprocess.Popen[str]:
         """Start a Python program under the library; its standard streams are pipes."""

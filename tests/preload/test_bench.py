@@ -37,16 +37,18 @@ def rows(folder: Path) -> list[dict[str, str]]:
 @pytest.mark.exhaustive
 def test_each_measurement_is_a_row(sandbox: Sandbox, tmp_path: Path) -> None:
     """On one GPU, on several at once, and on one that cannot be made here."""
-    tables = ("--only", "shares", "--only", "two-gpus", "--programs", "1ms,nothing", "--limits", "50")
-    result = measure(sandbox, "--gpus", "all", "--out", str(tmp_path / "out"), *tables)
+    limits = ("--limits", "50", "--out", str(tmp_path / "out"))
+    result = measure(sandbox, "--gpus", "all", "--only", "two-gpus", *limits)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert [(row["table"], row["case"], row["limits"]) for row in rows(tmp_path / "out")] == [
+        ("two-gpus", "collectives", "50"),
+        *(("two-gpus", "exchanges", limit) for limit in ("99", "50", "50 / 50", "100 / 100")),
+    ]
+    result = measure(sandbox, "--gpus", "all", "--only", "shares", "--programs", "1ms,nothing", *limits)
     assert result.returncode == 1, result.stdout + result.stderr
     assert "| shares | nothing | could not be measured: RuntimeError: ended with 2" in result.stdout
     measured = rows(tmp_path / "out")
-    assert [(row["table"], row["case"], row["limits"]) for row in measured] == [
-        ("shares", "1ms", "50"),
-        *(("two-gpus", "collectives", limit) for limit in ("80", "50", "30")),
-        *(("two-gpus", "exchanges", limit) for limit in ("99", "80", "50", "30", "50 / 50", "100 / 100")),
-    ]
+    assert [(row["table"], row["case"], row["limits"]) for row in measured] == [("shares", "1ms", "50")]
     assert float(measured[0]["share %"]) > 0 and float(measured[0]["native /s"]) > 0
     assert "Simulated" in measured[0]["gpu"]
     assert (tmp_path / "out" / "compute.svg").read_text().lstrip().startswith("<?xml")
@@ -58,27 +60,22 @@ def test_the_page_has_the_figures_that_were_measured() -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_the_costs_are_a_table(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize(
+    ("option", "heads"),
+    [
+        ("--setting=--profile", ["native, ns", "--profile"]),
+        pytest.param("--shares", ["one share, ns", "two shares to one"], marks=pytest.mark.exhaustive),
+    ],
+)
+def test_the_costs_are_a_table(sandbox: Sandbox, option: str, heads: list[str]) -> None:
     """Calls through the library are timed against the driver's own, in one process."""
-    command = [sys.executable, str(BENCH / "costs.py"), "1", "--launches", "--setting=--profile"]
+    command = [sys.executable, str(BENCH / "costs.py"), "1", "--launches", option]
     result = subprocess.run(
         command, env=sandbox.environment, capture_output=True, text=True, timeout=100, check=False, cwd=sandbox.folder
     )
     assert result.returncode == 0, result.stderr
     head, _, *calls = [line.strip("|").split("|") for line in result.stdout.splitlines() if line.startswith("|")]
-    assert [each.strip() for each in head] == ["call", "native, ns", "--profile"]
-    assert len(calls) == 3 and all(float(cells[1]) > 0 for cells in calls)
-
-
-@pytest.mark.exhaustive
-def test_the_costs_of_shares_are_a_table(sandbox: Sandbox) -> None:
-    command = [sys.executable, str(BENCH / "costs.py"), "1", "--launches", "--shares"]
-    result = subprocess.run(
-        command, env=sandbox.environment, capture_output=True, text=True, timeout=100, check=False, cwd=sandbox.folder
-    )
-    assert result.returncode == 0, result.stderr
-    head, _, *calls = [line.strip("|").split("|") for line in result.stdout.splitlines() if line.startswith("|")]
-    assert [each.strip() for each in head] == ["call", "one share, ns", "two shares to one"]
+    assert [each.strip() for each in head] == ["call", *heads]
     assert len(calls) == 3 and all(float(cells[1]) > 0 for cells in calls)
 
 

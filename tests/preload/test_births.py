@@ -27,8 +27,7 @@ LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT_0": "2g"}
 
 def started() -> Driver:
     """Hold some of the limit."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     fill(d, 5)
     return d
 

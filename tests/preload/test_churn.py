@@ -40,8 +40,7 @@ PEAK_OFFSET = 64 + 48  # struct state in lib/sim/state.h: the header, then the f
 
 
 def fill() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     held = 0
     while d.result("cuMemAlloc_v2", byref(c_uint64()), 2 << 20) == "CUDA_SUCCESS":
         held += 2 << 20

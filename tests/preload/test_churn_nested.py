@@ -31,8 +31,7 @@ PROCESSES = 16
 
 
 def hold() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     d.mem_alloc(OUTER_BYTES - LEFT_BYTES)
     print("holds", flush=True)
     input()

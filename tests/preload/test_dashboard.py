@@ -29,8 +29,7 @@ GRAFANA = {"$__rate_interval": "1m", **{f"${each['name']}": ".*" for each in DAS
 
 def compute() -> None:
     """Compute all the time, under limits, and be refused memory."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     d.mem_alloc(64 << 20)
     kernel = d.kernel("busy_1ms")
     print("computes", flush=True)

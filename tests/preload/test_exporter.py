@@ -24,8 +24,7 @@ MIB = 1 << 20
 
 def launch_20_times() -> None:
     """Allocate, be refused once, launch, print, and wait."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     d.mem_alloc(64 << 20)
     refused = d.result("cuMemAlloc_v2", byref(c_uint64()), c_size_t(4 << 30))
     kernel = d.kernel("busy_1ms")

@@ -28,8 +28,7 @@ pytest.importorskip("prometheus_client")
 
 def launch_when_told() -> None:
     """Launch as often as each line says, and say when all have ended."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     d.mem_alloc(64 << 20)
     kernel = d.kernel("busy_1ms")
     print("ready", flush=True)

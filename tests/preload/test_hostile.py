@@ -30,12 +30,6 @@ LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DEVICE_SM_LIMIT": "60"}
 VANDALS = ("zeros", "no slots", "random bytes", "random bytes in what is used", "ones", "cut off")
 
 
-def started() -> Driver:
-    d = Driver()
-    d.start()
-    return d
-
-
 def fill(d: Driver) -> int:
     count = 0
     while (result := d.result("cuMemAlloc_v2", byref(c_uint64()), 100 << 20)) == "CUDA_SUCCESS":
@@ -99,7 +93,7 @@ def test_a_usage_file_that_is_overwritten_all_the_time(sandbox: Sandbox, kind: s
     """A process on its own keeps to its limits, and goes on, whatever the file says."""
 
     def program() -> None:
-        d = started()
+        d = Driver.started()
         d.mem_alloc(2 << 20)
         k = d.kernel("spin_50us")
         data = mapped_usage()
@@ -142,7 +136,7 @@ def test_a_usage_file_that_was_damaged_once(sandbox: Sandbox, begin: int, damage
     """Beside a process whose slot says nonsense, idle or not, and after it, there is room."""
 
     def idle() -> None:
-        d = started()
+        d = Driver.started()
         print(d.mem_alloc(500 << 20) != 0, flush=True)
         for _ in sys.stdin:
             print(fill(d), flush=True)
@@ -164,7 +158,7 @@ def test_a_usage_file_that_was_damaged_once(sandbox: Sandbox, begin: int, damage
 @pytest.mark.parametrize("kind", ["random bytes in the first slots", "nothing left"])
 def test_launches_go_on_while_the_usage_file_is_damaged(sandbox: Sandbox, kind: str) -> None:
     def program() -> None:
-        d = started()
+        d = Driver.started()
         k = d.kernel("spin_50us")
         d.launch(k)
         end_vandal = started_vandal(mapped_usage(), kind)
@@ -181,7 +175,7 @@ def test_all_slots_are_taken(sandbox: Sandbox) -> None:
     """A process that had its slot before goes on. One that finds none gets nothing and says why, but may look."""
 
     def program() -> None:
-        d = started()
+        d = Driver.started()
         file = os.open(usage_path(), os.O_RDWR)
         for slot in range(1024):
             with suppress(BlockingIOError):
@@ -218,7 +212,7 @@ def test_closed_standard_streams(sandbox: Sandbox) -> None:
         result = os.dup(1)
         os.set_inheritable(result, False)
         os.closerange(0, 3)
-        count = fill(started())
+        count = fill(Driver.started())
         for number in (0, 1, 2):
             with suppress(OSError):
                 os.write(number, b"x" * 64)
@@ -232,7 +226,7 @@ def test_a_descriptor_that_the_program_closed(sandbox: Sandbox) -> None:
     """Its number may be the program's own file by now: that is not closed in a forked child."""
 
     def program() -> None:
-        d = started()
+        d = Driver.started()
         d.mem_alloc(2 << 20)
         paths = {number: f"/proc/self/fd/{number}" for number in map(int, os.listdir("/proc/self/fd"))}
         links = {number: os.readlink(path) for number, path in paths.items() if os.path.exists(path)}
@@ -255,7 +249,7 @@ def test_no_arguments_at_all(sandbox: Sandbox, profiled: bool) -> None:
     assert len(names) > 200
 
     def program() -> None:
-        started()
+        Driver.started()
         ours, driver = ctypes.CDLL(None), ctypes.CDLL("libcuda.so.1")
         destroying = [name for name in names if "Ctx" in name]
         for name in [name for name in names if name not in destroying] + destroying:
@@ -270,7 +264,7 @@ def test_no_arguments_at_all(sandbox: Sandbox, profiled: bool) -> None:
 @pytest.mark.parametrize("limits", [LIMIT, {"CUDA_DEVICE_SM_LIMIT": "60"}])
 def test_huge_sizes(sandbox: Sandbox, size: int, limits: dict[str, str]) -> None:
     def program() -> None:
-        d = started()
+        d = Driver.started()
         d.mem_alloc(100 << 20)
         used = d.mem_used()
         for symbol, arguments in {
@@ -298,7 +292,7 @@ def measure(d: Driver, launch: Callable[[], None]) -> None:
 
 
 def references_to_the_primary_context_come_and_go() -> None:
-    d = started()
+    d = Driver.started()
     k, context = d.kernel("spin_1ms"), c_void_p()
 
     def launch() -> None:
@@ -310,7 +304,7 @@ def references_to_the_primary_context_come_and_go() -> None:
 
 
 def many_streams() -> None:
-    d = started()
+    d = Driver.started()
     k = d.kernel("spin_1ms")
     streams = [d.stream(STREAM_NON_BLOCKING) for _ in range(1100)]
     for stream in streams:
@@ -320,7 +314,7 @@ def many_streams() -> None:
 
 
 def streams_come_and_go() -> None:
-    d = started()
+    d = Driver.started()
     k = d.kernel("spin_1ms")
 
     def launch() -> None:

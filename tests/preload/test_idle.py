@@ -44,7 +44,7 @@ def test_a_guard_that_is_killed(host: Host, guard: Guard, start: Callable[..., P
 def test_many_notebooks_share_one_gpu(host: Host, guard: Guard, start: Callable[..., Program], count: int) -> None:
     """Each has a quarter of its 16 GiB, and is as good as alone. Memory without a pattern takes none here."""
     host.configure(16 << 10)
-    guard.kill()  # it looks at the GPUs themselves when it starts, and seldom then
+    guard.kill()  # the guard looks at the GPUs themselves when it starts, and seldom then
     notebooks = []
     for _ in range(count):
         notebooks.append(start("--mem", "4g", "--gpus", "device=0", "--idle", "200ms", "--wait"))

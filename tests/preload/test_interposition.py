@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from sandbox import SIMULATED_DRIVER, Sandbox
-from together import assert_shares
 
 from cuda_driver import Driver, byref, c_size_t, c_uint64
 from support import CHECKOUT, LIBRARY
@@ -274,14 +273,6 @@ def test_threads_that_are_cancelled_while_they_launch_hold_nobody_up(
     result = sandbox.run([program, "100"], CUDA_DEVICE_SM_LIMIT="50")
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) > 1000, "of some 15000"
-
-
-@pytest.mark.real_time
-def test_launches_that_a_signal_handler_leaves_by_siglongjmp(sandbox: Sandbox, compile_c: Callable[..., Path]) -> None:
-    """The share is afterwards what it was."""
-    program = compile_c("jumps.c", f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread")
-    programs = {"a thread that goes on": [program, "20"], "threads that end": [program, "20", "ends"]}
-    assert_shares(sandbox, programs, 0.33, 0.47, CUDA_DEVICE_SM_LIMIT="40")
 
 
 @pytest.mark.parametrize("way", ["threads", "handler", "forked", "captures", "released"])

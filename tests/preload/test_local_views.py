@@ -19,7 +19,7 @@ from support.suspension import PATTERNS, Host, Program
 
 SIM = ("--driver", "sim")
 MIB = 1 << 20
-CONTEXT_MIB = 100  # of the simulated GPUs of such a host
+CONTEXT_MIB = 100  # on the simulated GPUs of such a host
 
 
 def smi(host: Host) -> dict[str, Any]:
@@ -110,8 +110,7 @@ def test_the_line_about_a_refusal_adds_up(host: Host, start: Callable[..., Progr
     assert start("--slice", "team").asks("alloc 300") == "held"
 
     def fill() -> None:
-        driver = Driver()
-        driver.start()
+        driver = Driver.started()
         for _ in range(6):
             driver.mem_alloc(64 << 20)
         while driver.result("cuMemAlloc_v2", byref(c_uint64()), int(sys.argv[1])) == "CUDA_SUCCESS":

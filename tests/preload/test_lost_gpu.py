@@ -23,8 +23,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def hold() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     d.mem_alloc(64 << 20)
     print(d.result("cuMemAlloc_v2", byref(c_uint64()), c_size_t(1 << 30)))
 

@@ -44,7 +44,7 @@ def are_near(found: dict[str, float], expected: dict[str, float]) -> bool:
 
 
 @pytest.mark.real_time
-def test_turns_go_along(host: Host, tenants: dict[str, subprocess.Popen[str]]) -> None:
+def test_shares_go_along(host: Host, tenants: dict[str, subprocess.Popen[str]]) -> None:
     shares(tenants)
     assert_measured(lambda: shares(tenants), lambda found: are_near(found, {"moved": 0.3, "left": 0.7, "found": 1}))
     done = host.vgpurun("move", "--driver", "sim", "--gpus", "1", "--process", str(tenants["moved"].pid))

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,7 +26,7 @@ from vgpurun.util.process_identity import identify
 from vgpurun.util.users import current_user
 
 MEMBER, STRANGER = 61301, 61302
-PYTHON = "/usr/bin/python3"  # that of the tests may lie in root's home
+PYTHON = "/usr/bin/python3"  # the tests' own may lie in root's home
 
 
 @pytest.fixture
@@ -96,6 +97,19 @@ def test_another_user_sees_what_programs_hold_and_not_what_they_count(shared: Ho
         each.end()
 
 
+def test_verify_says_why_it_cannot_compare_the_time(shared: Host) -> None:
+    """Root alone has the GPU's records of all processes; the rest is tried all the same."""
+    as_stranger = ("setpriv", f"--reuid={STRANGER}", "--clear-groups", "sh", "-c", '"$0" --version', sys.executable)
+    if subprocess.run(as_stranger, capture_output=True).returncode:
+        unavailable(f"programs of other users cannot start {Path(sys.executable).resolve()}")
+    seen = shared.vgpurun(
+        "verify", "--driver", "sim", "--sm", "50", "--seconds", "0.5", user=STRANGER, HOME=str(shared.folder)
+    )
+    lines = [line for line in seen.stdout.splitlines() if "GPU time" in line]
+    assert len(lines) == 1 and lines[0].endswith("not compared: it takes root"), seen
+    assert "compute: graphs" in seen.stdout
+
+
 def waiting(host: Host) -> list[tuple[str, list[str]]]:
     """Return who waits for GPUs of this host, and for which, as root sees it."""
     found = json.loads(host.vgpurun("queue", "--driver", "sim", "--format", "json").stdout)
@@ -103,7 +117,7 @@ def waiting(host: Host) -> list[tuple[str, list[str]]]:
 
 
 def test_all_users_wait_in_one_queue_until_they_end(shared: Host) -> None:
-    """Whoever waits is known by its process: a lock on its ticket, which any user can take, says nothing."""
+    """A waiting launch is known by its process, not by a lock on its ticket, which any user can take."""
     holder = Program(shared, "--mem", "1500m", "--gpus", "device=1")
     for each in shared.folder.glob("sim*"):
         each.chmod(0o666)

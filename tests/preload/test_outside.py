@@ -28,8 +28,7 @@ def hold() -> None:
     """
     if len(sys.argv) > 2 and os.fork() == 0:
         sys.argv = sys.argv[1:]
-    d = Driver()
-    d.start()
+    d = Driver.started()
     d.mem_alloc(int(sys.argv[1]) << 20)
     os.write(1, b"%d\n" % os.getpid())
     sys.stdin.readline()
@@ -71,8 +70,8 @@ def test_whose_the_rest_is(environment: dict[str, str]) -> None:
         (found,) = gpu["outside"]
         expected: dict[str, Any] = {"pid": outsider, "user": current_user(), "held_bytes": gpu["memory_outside_bytes"]}
         assert found.items() >= expected.items() and found["held_bytes"] >= 700 * MIB
-        assert found["command"].startswith("python")
+        assert found["command"].startswith("python") and found["used_percent"] == 0
         (row,) = (line for line in smi(environment).splitlines() if "outside vgpurun" in line)
-        assert f"({outsider})" in row and current_user() in row
+        assert f"({outsider})" in row and current_user() in row and " 0 %" in row
     (gpu,) = json.loads(smi(environment, "--format", "json"))["gpus"]
     assert gpu["outside"] == [] and "outside" not in smi(environment)

@@ -56,7 +56,7 @@ FORMS = [
     ({"CUDA_VISIBLE_DEVICES": f"{UUIDS['C']},{UUIDS['A']}"}, "CA"),
     ({"CUDA_VISIBLE_DEVICES": "GPU-12345678-b,GPU-9"}, "BC"),
     ({"CUDA_VISIBLE_DEVICES": "GPU-9,1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "CB"),
-    ({"CUDA_VISIBLE_DEVICES": "1,7,0"}, "A"),  # what names no device ends the list
+    ({"CUDA_VISIBLE_DEVICES": "1,7,0"}, "A"),  # an unknown device ends the list
     ({"CUDA_VISIBLE_DEVICES": "1,-1,0"}, "A"),
     ({"CUDA_VISIBLE_DEVICES": ""}, ""),
     ({"CUDA_VISIBLE_DEVICES": "-1"}, ""),
@@ -106,8 +106,7 @@ def test_a_program_lifts_its_limits_only_where_the_file_allows_it(
     limits.write_bytes(limits_file.limits_bytes(quotas, may_disable))
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         print(d.mem_get_info()[1] >> 30)
 
     seen = machine.python(program, VGPURUN_LIMITS_FILE=str(limits), CUDA_DISABLE_CONTROL=asked)

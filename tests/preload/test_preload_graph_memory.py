@@ -17,8 +17,7 @@ MAKE = ("nodes", "nodes, not freed", "captured")
 
 def started() -> tuple[Driver, int, int]:
     """Return the driver, a stream, and what is used at the start in MiB."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     return d, d.stream(STREAM_NON_BLOCKING), used_mib(d)
 
 

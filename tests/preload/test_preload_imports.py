@@ -20,8 +20,7 @@ def two_started() -> tuple[int, socket.socket, Driver]:
     here.settimeout(20)
     there.settimeout(20)
     child = os.fork()
-    d = Driver()
-    d.start()
+    d = Driver.started()
     return child, here if child else there, d
 
 

@@ -47,12 +47,6 @@ def calls_of(d: Driver, path: str) -> tuple[Callable[[], int], Callable[[int], N
     }[path]
 
 
-def started() -> Driver:
-    d = Driver()
-    d.start()
-    return d
-
-
 def until_refused(allocate: Callable[[], int]) -> tuple[list[int], str]:
     """Return all that is granted, and the name of the error then."""
     held: list[int] = []
@@ -71,7 +65,7 @@ def granted(d: Driver) -> int:
 @pytest.mark.parametrize("path", PATHS)
 def test_refused_past_the_limit_and_given_back(sandbox: Sandbox, path: str) -> None:
     def program() -> None:
-        d = started()
+        d = Driver.started()
         allocate, free = calls_of(d, path)
         first, refusal = until_refused(allocate)
         at_refusal_mib = used_mib(d)
@@ -93,7 +87,7 @@ def test_refused_past_the_limit_and_given_back(sandbox: Sandbox, path: str) -> N
 def test_the_view(sandbox: Sandbox) -> None:
 
     def program() -> None:
-        d = started()
+        d = Driver.started()
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
         d.mem_alloc(500 * MIB)
@@ -118,7 +112,7 @@ def test_the_view(sandbox: Sandbox) -> None:
 def test_a_request_larger_than_the_device(sandbox: Sandbox) -> None:
 
     def program() -> None:
-        d = started()
+        d = Driver.started()
         print([d.result("cuMemAlloc_v2", byref(c_uint64()), size) for size in (1 << 40, 2**64 - 1, 0)])
 
     names = sandbox.python(program, CUDA_DEVICE_MEMORY_LIMIT="2g")
@@ -151,7 +145,7 @@ def test_errors_stay_the_drivers(sandbox: Sandbox) -> None:
 def test_the_refused_call_leaves_its_output_alone(sandbox: Sandbox) -> None:
 
     def program() -> None:
-        d, values = started(), []
+        d, values = Driver.started(), []
         for call, rest in (("cuMemAlloc_v2", ()), ("cuMemAllocAsync", (None,)), ("cuMemAllocManaged", (1,))):
             output = c_uint64(77)
             d.result(call, byref(output), 4 << 30, *rest)
@@ -164,7 +158,7 @@ def test_the_refused_call_leaves_its_output_alone(sandbox: Sandbox) -> None:
 def test_physical_memory_lives_as_long_as_a_handle_or_a_mapping(sandbox: Sandbox) -> None:
 
     def program() -> None:
-        d, size, seen = started(), 100 * MIB, []
+        d, size, seen = Driver.started(), 100 * MIB, []
 
         def note() -> None:
             seen.append(used_mib(d) - CONTEXT_MIB)
@@ -207,14 +201,14 @@ def test_physical_memory_needs_no_context(sandbox: Sandbox) -> None:
 def test_limits_go_by_device(sandbox: Sandbox) -> None:
 
     def program() -> None:
-        d, seen = started(), []
+        d, seen = Driver.started(), []
         for device in (0, 1):
             d.primary_context(device)
             seen.append([granted(d), d.mem_get_info()[1] // MIB])
         print(seen)
 
     def print_total() -> None:
-        print(started().mem_get_info()[1] // MIB)
+        print(Driver.started().mem_get_info()[1] // MIB)
 
     limits = {"CUDA_DEVICE_MEMORY_LIMIT_0": "2g", "CUDA_DEVICE_MEMORY_LIMIT_1": "50%"}
     assert sandbox.python(program, **limits) == str([[15, 2048], [35, 4096]])
@@ -248,7 +242,7 @@ def test_values_of_the_variables(sandbox: Sandbox, limits: dict[str, str], total
 
 def test_a_refusal_explains_itself_once(sandbox: Sandbox) -> None:
     def program() -> None:
-        d = started()
+        d = Driver.started()
         for _ in range(5):
             d.result("cuMemAlloc_v2", byref(c_uint64()), 3 << 30)
 
@@ -291,7 +285,7 @@ def test_what_ends_with_its_context_is_given_back(sandbox: Sandbox) -> None:
     """Destroyed, released for the last time, or reset: the allocations are gone without having been freed."""
 
     def program() -> None:
-        d, answers = started(), []
+        d, answers = Driver.started(), []
         d.call("cuDevicePrimaryCtxRelease_v2", 0)
         for _ in range(2):
             context = d.context_create()
@@ -345,7 +339,7 @@ def test_bound_memory_stays_counted(sandbox: Sandbox, kind: str) -> None:
     """The driver keeps it when its handle and its mappings are gone."""
 
     def program() -> None:
-        d = started()
+        d = Driver.started()
         handle, bind, unbind = made_to_bind(d, kind)
         d.array_destroy(d.array(128, 128))  # NVML has just been asked
         bind()

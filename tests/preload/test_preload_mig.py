@@ -36,8 +36,7 @@ devices:
 
 def fill_and_tell() -> None:
     """Fill an instance and print how it and its card, whose UUID is the argument, look then."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     held = 0
     while d.result("cuMemAlloc_v2", byref(c_uint64()), 256 << 20) == "CUDA_SUCCESS":
         held += 256

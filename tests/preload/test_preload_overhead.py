@@ -128,8 +128,7 @@ def test_without_nvml_the_limit_says_what_it_cannot_hold(sandbox: Sandbox) -> No
     shutil.copy(SIMULATED_DRIVER / "libcuda.so.1", only_cuda)
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         d.mem_alloc(100 * MIB)
 
     result = sandbox.run([sys.executable, "-c", text_of(program)], LD_LIBRARY_PATH=str(only_cuda), **LIMIT)
@@ -153,8 +152,7 @@ def test_what_is_not_limited_has_nothing_to_enforce(sandbox: Sandbox) -> None:
     shutil.copy(SIMULATED_DRIVER / "libcuda.so.1", only_cuda)
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        Driver.started()
 
     sandbox.python(program, LD_LIBRARY_PATH=str(only_cuda), CUDA_DEVICE_SM_LIMIT="50")
     assert "memory" not in not_enforced(sandbox)

@@ -36,12 +36,6 @@ SHARE_OF_DATA_MIB = 2048 - 512  # the rest is kept for modules, which the host c
 LIMITS = {"CUDA_OVERSUBSCRIBE": "true", "CUDA_DEVICE_MEMORY_LIMIT": "8g", "CUDA_DEVICE_MEMORY_SHARE": "2g"}
 
 
-def started() -> Driver:
-    d = Driver()
-    d.start()
-    return d
-
-
 def print_device_mib() -> None:
     nvml.nvmlInit()
     print(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(0)).used >> 20)
@@ -96,7 +90,7 @@ PATHS = ("plain", "pitch", "managed", "async", "pool", "plain, freed in stream o
 @pytest.mark.parametrize("path", PATHS)
 def test_the_surplus_is_on_the_host(sandbox: Sandbox, path: str) -> None:
     def program() -> None:
-        d = started()
+        d = Driver.started()
         allocate, free = path_of(d, path)
         total = d.mem_get_info()[1] // MIB
         held, refusal = until_refused(allocate)
@@ -127,7 +121,7 @@ def test_what_cannot_be_served_is_refused_at_the_share(sandbox: Sandbox) -> None
     """Arrays, contexts and the 32-bit calls."""
 
     def program() -> None:
-        d = started()
+        d = Driver.started()
         arrays, refusal = until_refused(lambda: d.array(2560, 2560))
         refusals = [refusal, d.result("cuCtxCreate_v2", byref(c_void_p()), 0, 0)]
         print(json.dumps([len(arrays), refusals, device_mib()]))
@@ -140,7 +134,7 @@ def test_what_cannot_be_served_is_refused_at_the_share(sandbox: Sandbox) -> None
 
 def test_memory_of_the_host_looks_like_the_devices(sandbox: Sandbox) -> None:
     def program() -> None:
-        d = started()
+        d = Driver.started()
         d.mem_alloc(1400 * MIB)
         host = d.mem_alloc(300 * MIB)
         kind, where = c_uint(), c_int()
@@ -158,7 +152,7 @@ def test_one_range_of_the_device_and_the_host(sandbox: Sandbox) -> None:
         class Access(ctypes.Structure):
             _fields_ = [("location", Location), ("flags", c_int)]
 
-        d, size = started(), 20 * MIB
+        d, size = Driver.started(), 20 * MIB
         address = d.address_reserve(100 * size)
         for i in range(100):
             d.mem_map(address + i * size, size, d.mem_create(size))
@@ -175,14 +169,14 @@ def test_one_range_of_the_device_and_the_host(sandbox: Sandbox) -> None:
 
 def test_host_memory_is_counted_apart_and_dies_with_its_process(sandbox: Sandbox) -> None:
     def hold() -> None:
-        d = started()
+        d = Driver.started()
         d.mem_alloc(1000 * MIB)
         d.mem_alloc(700 * MIB)
         print("ready")
         input()
 
     def free_mib() -> None:
-        print(started().mem_get_info()[0] // MIB)
+        print(Driver.started().mem_get_info()[0] // MIB)
 
     holder = sandbox.start_python(hold, **LIMITS)
     assert holder.stdout is not None
@@ -226,7 +220,7 @@ def test_without_a_share_the_device_serves_what_it_has(sandbox: Sandbox) -> None
     """The driver itself has no room for the last allocations: the host serves them."""
 
     def program() -> None:
-        d = started()
+        d = Driver.started()
         held, refusal = until_refused(lambda: d.mem_alloc(500 * MIB))
         print(json.dumps([len(held), refusal, device_mib()]))
 
@@ -239,7 +233,7 @@ def test_without_a_share_the_device_serves_what_it_has(sandbox: Sandbox) -> None
 
 def test_a_refusal_names_all_parts(sandbox: Sandbox) -> None:
     def program() -> None:
-        d = started()
+        d = Driver.started()
         until_refused(lambda: d.mem_alloc(100 * MIB))
 
     result = sandbox.run([sys.executable, "-c", text_of(program)], **LIMITS)
@@ -256,7 +250,7 @@ def test_a_refusal_names_all_parts(sandbox: Sandbox) -> None:
 
 def test_the_host_serves_too_where_others_hold_the_device(sandbox: Sandbox) -> None:
     def hold() -> None:
-        started().mem_alloc(6 << 30)
+        Driver.started().mem_alloc(6 << 30)
         print("ready")
         input()
 
@@ -266,7 +260,7 @@ def test_the_host_serves_too_where_others_hold_the_device(sandbox: Sandbox) -> N
 
     def filling(by: str) -> Program:
         def fill() -> None:
-            allocate = getattr(started(), by)
+            allocate = getattr(Driver.started(), by)
             held, refusal = until_refused(lambda: allocate(200 * MIB))
             print(len(held), refusal)
 

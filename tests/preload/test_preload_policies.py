@@ -1,11 +1,13 @@
 """When a compute limit holds, who goes first, and the pause, on the simulated driver in real time.
 
-The machine may be busy, so the bounds are wide; the exact shares are in tests/c on a clock of its own.
+The machine may be busy, so the bounds are wide.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,14 +18,17 @@ from pathlib import Path
 
 import pytest
 from sandbox import UUID, Sandbox
-from together import compared, measured_together, work
+from together import compared, measured_together, started, work
 
 from cuda_driver import Driver
 from support import assert_measured
 from support.programs import Program, text_of
+from support.second_user import UID, needs_two_users
+from vgpurun import abi
 from vgpurun.limits import limits_file
 from vgpurun.limits.policies import Priority, SmPolicy
 from vgpurun.limits.quota import Quota
+from vgpurun.storage import tenants
 
 pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("busy_gpu")]
 
@@ -42,11 +47,11 @@ def tenant(sandbox: Sandbox, name: str, quota: Quota, program: Program = compare
             process.kill()
 
 
-def shares(sandbox: Sandbox, *quotas: Quota) -> list[float]:
+def shares(sandbox: Sandbox, *quotas: Quota, program: Program = compared) -> list[float]:
     """Return the share of each when all work as much as they can."""
     with ExitStack() as stack:
         return measured_together(
-            [stack.enter_context(tenant(sandbox, str(i), quota)) for i, quota in enumerate(quotas)]
+            [stack.enter_context(tenant(sandbox, str(i), quota, program)) for i, quota in enumerate(quotas)]
         )
 
 
@@ -59,8 +64,7 @@ def test_who_is_alone_is_limited_by_some_policies(sandbox: Sandbox) -> None:
     ours = {policy: sandbox.own_gpu(Quota(None, 20, policy)) for policy in (SmPolicy.BURST, SmPolicy.OFF)}
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         k = d.kernel("spin_2ms")
         work(d, 0.3, lambda: d.launch(k))
         print(work(d, 1.2, lambda: d.launch(k)))
@@ -87,6 +91,58 @@ def test_bursts_together_are_weighted(measured: Callable[[], list[float]]) -> No
     assert_measured(measured, lambda seen: 0.27 < seen[0] < 0.4 and 0.58 < seen[1] < 0.74)
 
 
+def among_thousands() -> None:
+    """Print the share of 3 s; thousands of folders have been looked through by then."""
+    d, k = started()
+    print("ready", flush=True)
+    input()
+    work(d, 5, lambda: d.launch(k))
+    print(work(d, 3, lambda: d.launch(k)), flush=True)
+    work(d, 60, lambda: d.launch(k))
+
+
+@contextmanager
+def folders_of_a_stranger(uuid: str) -> Iterator[None]:
+    """Make what programs of another user have left, 20,000 of them."""
+    first, *others = [Path(abi.LOCK_DIR) / f"strange-{os.getpid()}-{number}" for number in range(20_000)]
+    tenants.make_lock_dir()
+    files = {
+        "limits": limits_file.limits_bytes([(uuid, Quota(None, 50))]),
+        abi.PRESENCE_NAME: bytes(abi.PRESENCE_BYTES),
+    }
+    try:
+        for folder in (first, *others):
+            folder.mkdir()
+            for name, content in files.items():
+                if folder is first:
+                    (folder / name).write_bytes(content)
+                    os.utime(folder / name, (0, 0))
+                else:
+                    (folder / name).hardlink_to(first / name)
+            os.chown(folder, UID, UID)
+        yield
+    finally:
+        for folder in (first, *others):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+# Others on this machine would look through them too: they are measured beside no other test.
+@needs_two_users
+@pytest.mark.parametrize("policy", [pytest.param(SmPolicy.HARD, marks=pytest.mark.exhaustive), SmPolicy.BURST])
+def test_thousands_of_folders_of_another_user_change_no_share(busy_gpu: Sandbox, policy: SmPolicy) -> None:
+    def measure() -> list[float]:
+        return shares(busy_gpu, *(Quota(None, percent, policy) for percent in (75, 25)), program=among_thousands)
+
+    def beside_them() -> list[float]:
+        with folders_of_a_stranger(busy_gpu.uuid):
+            return measure()
+
+    assert_measured(
+        lambda: (measure(), beside_them()),
+        lambda seen: all(abs(without - beside) < 0.01 for without, beside in zip(*seen, strict=True)),
+    )
+
+
 def shares_with_and_without_a_limit(busy_gpu: Sandbox) -> list[float]:
     return shares(busy_gpu, Quota(None, 30), Quota(None, None))
 
@@ -110,8 +166,7 @@ def test_words_that_are_not_known_hold_the_limit(sandbox: Sandbox) -> None:
     limits = {"CUDA_DEVICE_SM_LIMIT": "30", "GPU_CORE_UTILIZATION_POLICY": "often", "CUDA_TASK_PRIORITY": "first"}
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         k = d.kernel("spin_2ms")
         print(work(d, 1.5, lambda: d.launch(k)))
 
@@ -123,8 +178,7 @@ def test_words_that_are_not_known_hold_the_limit(sandbox: Sandbox) -> None:
 
 def tell_long_launches() -> None:
     """Print for each launch that takes long: when the one before it began, and when it began and ended."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     k = d.kernel("spin_2ms")
     work(d, 0.3, lambda: d.launch(k))
     print("ready", flush=True)
@@ -162,8 +216,7 @@ def test_a_pause_holds_launches_and_ends(sandbox: Sandbox, quota: Quota) -> None
 
 def test_while_it_is_paused_memory_goes_on_and_synchronisation_completes(sandbox: Sandbox) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         k = d.kernel("spin_2ms")
         work(d, 0.2, lambda: d.launch(k))
         print("ready", flush=True)
@@ -171,8 +224,9 @@ def test_while_it_is_paused_memory_goes_on_and_synchronisation_completes(sandbox
         d.synchronize()
         d.mem_free(d.mem_alloc(1 << 20))
         print("went on", flush=True)
-        d.launch(k)
-        print("launched", flush=True)
+        d.launch(d.kernel("spin_1s"))
+        d.synchronize()
+        print("done", flush=True)
 
     limits, quota = sandbox.folder / "limits-paused", Quota(None, 50)
     with tenant(sandbox, "paused", quota, program) as process:

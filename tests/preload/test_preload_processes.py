@@ -115,8 +115,7 @@ def test_fork(sandbox: Sandbox, kind: str) -> None:
     """After a fork the parent goes on as before; a child that outlives it holds nothing of its parent's."""
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         held = sum(allocates(d) for _ in range(5))
         fork(d, kind)
         print(allocates(d), held)
@@ -217,8 +216,7 @@ def test_limits_change_under_a_running_program(sandbox: Sandbox) -> None:
 
 
 def load_lazily() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     library = d.library_load(ptx(1000 << 20))
     print("ready", flush=True)
     input()
@@ -229,8 +227,7 @@ def load_lazily() -> None:
 
 def test_what_an_idle_sibling_has_loaded_is_known_to_all(sandbox: Sandbox) -> None:
     def ask_for_both() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         for size_mib in (500, 400):
             print(d.result("cuMemAlloc_v2", byref(c_uint64()), size_mib << 20))
 

@@ -18,9 +18,9 @@ import pytest
 from sandbox import UUID, Sandbox
 
 from cuda_driver import STREAM_NON_BLOCKING, Driver, byref, c_size_t, c_uint, c_uint64, c_void_p
-from support.programs import Program, text_of
+from support.programs import text_of
 from vgpurun.profiles.model import CopyKind
-from vgpurun.profiles.reader import FileProfile, profile_files, read_profiles
+from vgpurun.profiles.reader import profile_files, read_profiles
 
 pytestmark = pytest.mark.slow
 
@@ -28,8 +28,7 @@ MIB = 1 << 20
 
 
 def known() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     first, second, third = (d.mem_alloc(size << 20) for size in (1, 2, 3))
     d.mem_free(third)
     host = ctypes.create_string_buffer(4096)
@@ -51,15 +50,9 @@ def known() -> None:
     d.synchronize()
 
 
-def profile_of(sandbox: Sandbox, folder: Path, program: Program, **limits: str) -> FileProfile:
-    sandbox.python(program, PFLOG=str(folder), **limits)
-    [profile] = read_profiles(folder)
-    return profile
-
-
 @pytest.mark.parametrize("limits", [{}, {"CUDA_DEVICE_MEMORY_LIMIT": "2g", "CUDA_DEVICE_SM_LIMIT": "60"}])
 def test_the_counts_of_a_known_program(sandbox: Sandbox, folder: Path, limits: dict[str, str]) -> None:
-    profile = profile_of(sandbox, folder, known, **limits)
+    profile = sandbox.profile_of(folder, known, **limits)
     totals = {total.api: (total.calls, total.failed, total.size_bytes) for total in profile.totals}
     expected = {
         "cuInit": (1, 0, 0),
@@ -81,7 +74,7 @@ def test_the_counts_of_a_known_program(sandbox: Sandbox, folder: Path, limits: d
 
 
 def test_the_records_of_a_known_program(sandbox: Sandbox, folder: Path) -> None:
-    profile = profile_of(sandbox, folder, known)
+    profile = sandbox.profile_of(folder, known)
     calls = list(profile.calls())
     assert Counter(call.api for call in calls) == {total.api: total.calls for total in profile.totals}
     copies = Counter((call.kind, call.size_bytes) for call in calls if call.kind is not None)
@@ -107,7 +100,7 @@ def test_the_records_of_a_known_program(sandbox: Sandbox, folder: Path) -> None:
 
 def test_the_time_of_kernels(sandbox: Sandbox, folder: Path) -> None:
     """All that was measured is some kernel's."""
-    profile = profile_of(sandbox, folder, known)
+    profile = sandbox.profile_of(folder, known)
     gpu_ns = {kernel.name: kernel.gpu_ns for kernel in profile.kernels}
     assert gpu_ns["spin_1ms"] > 0
     assert gpu_ns["spin_50us"] > 0
@@ -129,7 +122,7 @@ def test_what_was_waited_for_is_over(sandbox: Sandbox, folder: Path, by: str) ->
             d.call(by, *([] if by == "cuCtxSynchronize" else [context]))
         time.sleep(1)
 
-    profile = profile_of(sandbox, folder, program)
+    profile = sandbox.profile_of(folder, program)
     waits = [call.start_ns + call.duration_ns for call in profile.calls() if call.api == by]
     spans = list(profile.spans())
     assert len(waits) == 2
@@ -139,22 +132,20 @@ def test_what_was_waited_for_is_over(sandbox: Sandbox, folder: Path, by: str) ->
 
 def test_what_nobody_waited_for_does_not_last_until_the_end(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         kernel = d.kernel("spin_50us")
         for _ in range(20):
             d.launch(kernel)
         time.sleep(1)
 
-    profile = profile_of(sandbox, folder, program)
+    profile = sandbox.profile_of(folder, program)
     assert sum(span.launches for span in profile.spans()) == 20
     assert sum(span.duration_ns for span in profile.spans()) < 500_000_000
 
 
 def test_default_streams_are_those_of_the_current_context(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         contexts = [d.primary_context(0), d.primary_context(1)]
         kernels = []
         for context in contexts:
@@ -169,7 +160,7 @@ def test_default_streams_are_those_of_the_current_context(sandbox: Sandbox, fold
             d.set_current(context)
             d.synchronize()
 
-    profile = profile_of(sandbox, folder, program)
+    profile = sandbox.profile_of(folder, program)
     launches = Counter[str]()
     for span in profile.spans():
         launches[profile.devices[span.device]] += span.launches
@@ -179,11 +170,10 @@ def test_default_streams_are_those_of_the_current_context(sandbox: Sandbox, fold
 
 def test_samples_show_the_memory(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         d.mem_alloc(100 << 20)
 
-    last = list(profile_of(sandbox, folder, program, CUDA_DEVICE_MEMORY_LIMIT="2g").samples())[-1]
+    last = list(sandbox.profile_of(folder, program, CUDA_DEVICE_MEMORY_LIMIT="2g").samples())[-1]
     assert last.own_bytes == last.used_bytes >= 100 * MIB
     assert (last.memory_limit_bytes, last.sm_limit_percent) == (2 << 30, 100)
 
@@ -213,8 +203,7 @@ def test_what_is_only_recorded_is_handed_out_with_a_profile_alone(sandbox: Sandb
 
 def test_a_profiled_program_sees_its_whole_gpu(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         d.mem_alloc(1 << 30)
         print(d.mem_get_info())
 
@@ -232,8 +221,7 @@ def test_a_folder_that_cannot_be_used_is_said_once(sandbox: Sandbox, tmp_path: P
 
 def test_the_limit_holds_in_a_profiled_program(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         k = d.kernel("spin_1ms")
         print(d.result("cuMemAlloc_v2", byref(c_uint64()), c_size_t(2 << 30)))
         begin = time.monotonic()
@@ -249,12 +237,33 @@ def test_the_limit_holds_in_a_profiled_program(sandbox: Sandbox, folder: Path) -
     assert {sample.sm_limit_percent for sample in profile.samples()} == {30}
 
 
+def test_how_much_of_the_gpu_launches_fill(sandbox: Sandbox, folder: Path) -> None:
+    """By the driver's own answer for the blocks of each: 132 multiprocessors have room for 2048 threads each."""
+
+    def program() -> None:
+        d = Driver.started()
+        many, few, both, bare = (d.kernel(f"spin_{length}") for length in ("1ms", "2ms", "3ms", "4ms"))
+        for _ in range(3):
+            d.launch(many, grid=(132 * 16, 1, 1), block=(256, 1, 1))
+            d.launch(few, grid=(11, 3, 1), block=(16, 16, 2))  # 33 blocks of 512, where 528 have room
+        d.launch(both, grid=(132, 1, 1), block=(1024, 1, 1))
+        d.launch(both, grid=(132, 1, 1), block=(512, 1, 1))
+        d.launch_ex(bare)
+        d.synchronize()
+
+    profile = sandbox.profile_of(folder, program)
+    kernels = {kernel.name: kernel for kernel in profile.kernels}
+    assert all(kernel.fill_known_ns == kernel.gpu_ns > 0 for kernel in kernels.values())
+    fills = {name: kernel.filled_ns / kernel.fill_known_ns for name, kernel in kernels.items()}
+    assert 1 / 4 < fills.pop("spin_3ms") < 1 / 2, "both, each by its time"
+    assert fills == pytest.approx({"spin_1ms": 1, "spin_2ms": 1 / 16, "spin_4ms": 1 / (132 * 32)}, abs=1 / 65536)
+
+
 def test_captures_and_graphs(sandbox: Sandbox, folder: Path) -> None:
     """Captured work does not run; the work of graphs counts as graphs."""
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         k, stream = d.kernel("spin_50us"), d.stream(STREAM_NON_BLOCKING)
         with d.capture(stream) as graphs:
             for _ in range(20):
@@ -264,18 +273,17 @@ def test_captures_and_graphs(sandbox: Sandbox, folder: Path) -> None:
             d.graph_launch(executable, stream)
         d.synchronize()
 
-    profile = profile_of(sandbox, folder, program)
+    profile = sandbox.profile_of(folder, program)
     calls = {total.api: total.calls for total in profile.totals}
     assert (calls["cuLaunchKernel"], calls["cuGraphLaunch"]) == (20, 3)
     [graphs] = profile.kernels
     assert (graphs.name, graphs.launches) == ("(graphs)", 3)
-    assert graphs.gpu_ns > 0
+    assert graphs.gpu_ns > 0 and graphs.fill_known_ns == 0
 
 
 def test_threads_have_records_and_totals_of_their_own(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         context = d.primary_context()
 
         def work() -> None:
@@ -290,7 +298,7 @@ def test_threads_have_records_and_totals_of_their_own(sandbox: Sandbox, folder: 
             for thread in threads:
                 thread.join()
 
-    profile = profile_of(sandbox, folder, program)
+    profile = sandbox.profile_of(folder, program)
     calls = {total.api: total.calls for total in profile.totals}
     assert calls["cuMemAlloc_v2"] == calls["cuMemFree_v2"] == 4 * 12 * 100
     recorded = Counter(call.api for call in profile.calls())
@@ -300,14 +308,13 @@ def test_threads_have_records_and_totals_of_their_own(sandbox: Sandbox, folder: 
 
 def test_the_oldest_records_go_when_the_file_is_full(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         event, query = d.event(), d.function("cuEventQuery")
         for _ in range(100_000):
             query(c_void_p(event))
         d.mem_alloc(4096)
 
-    profile = profile_of(sandbox, folder, program, VGPURUN_PROFILE_SIZE="4m")
+    profile = sandbox.profile_of(folder, program, VGPURUN_PROFILE_SIZE="4m")
     assert profile.path.stat().st_size <= 4 * MIB
     assert {total.api: total.calls for total in profile.totals}["cuEventQuery"] == 100_000
     calls = list(profile.calls())
@@ -320,13 +327,11 @@ def test_the_oldest_records_go_when_the_file_is_full(sandbox: Sandbox, folder: P
 def test_a_forked_child_that_uses_the_gpu_has_a_file_of_its_own(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
         if os.fork() == 0:
-            d = Driver()
-            d.start()
+            d = Driver.started()
             d.mem_alloc(4096)
             sys.exit()
         os.wait()
-        d = Driver()
-        d.start()
+        d = Driver.started()
         d.mem_alloc(4096)
         d.mem_alloc(4096)
         if os.fork() == 0:
@@ -343,8 +348,7 @@ def test_processes_at_once_of_which_one_is_killed(sandbox: Sandbox, folder: Path
     """Until it was killed it told the number of its calls: what it had told is in its file."""
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         for i in range(100_000 if sys.stdin.readline() == "long\n" else 200):
             d.mem_free(d.mem_alloc(4096))
             print(i + 1)
@@ -376,8 +380,7 @@ def test_a_file_can_be_read_while_it_is_written(sandbox: Sandbox, folder: Path) 
     """Chunks are overwritten all the time: a record is whole, or is not there."""
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         query, event = d.function("cuEventQuery"), c_void_p(d.event())
         query(event)  # its total is there before the first read
         print("ready")
@@ -401,8 +404,7 @@ def test_a_file_can_be_read_while_it_is_written(sandbox: Sandbox, folder: Path) 
 
 def test_a_full_disk_ends_the_growth_and_nothing_else(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         event, query = d.event(), d.function("cuEventQuery")
         for _ in range(60_000):
             query(c_void_p(event))

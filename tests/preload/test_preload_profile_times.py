@@ -20,7 +20,6 @@ import pytest
 from sandbox import SIMULATED_DRIVER, Sandbox
 
 from cuda_driver import STREAM_NON_BLOCKING, Driver, c_size_t, c_uint64, c_void_p, ctypes
-from support.programs import Program
 from vgpurun.profiles import summary, words
 from vgpurun.profiles.reader import FileProfile, read_profiles
 
@@ -28,12 +27,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.real_time]
 
 MS = 1_000_000
 EXACT = 0.05
-
-
-def profile_of(sandbox: Sandbox, folder: Path, program: Program, **limits: str) -> FileProfile:
-    sandbox.python(program, PFLOG=str(folder), **limits)
-    [profile] = read_profiles(folder)
-    return profile
 
 
 def check(profile: FileProfile, **launches: int) -> None:
@@ -64,15 +57,14 @@ def check_sums(profile: FileProfile) -> None:
 
 def test_one_stream(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         kernels = [d.kernel(f"spin_{length}") for length in ("20us", "1ms", "100us")]
         for _ in range(300):
             for kernel in kernels:
                 d.launch(kernel)
         d.synchronize()
 
-    check(profile_of(sandbox, folder, program), spin_20us=300, spin_1ms=300, spin_100us=300)
+    check(sandbox.profile_of(folder, program), spin_20us=300, spin_1ms=300, spin_100us=300)
 
 
 @pytest.mark.parametrize("first", ["1ms", "20us"])
@@ -80,8 +72,7 @@ def test_a_short_kernel_beside_a_long_one(sandbox: Sandbox, folder: Path, first:
     """A kernel waits for the other: that is not its own time."""
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         lengths = sorted(["1ms", "20us"], key=lambda length: length != first)
         kernels = [(d.kernel(f"spin_{length}"), d.stream(STREAM_NON_BLOCKING)) for length in lengths]
         for _ in range(300):
@@ -89,22 +80,21 @@ def test_a_short_kernel_beside_a_long_one(sandbox: Sandbox, folder: Path, first:
                 d.launch(kernel, stream)
         d.synchronize()
 
-    check(profile_of(sandbox, folder, program), spin_20us=300, spin_1ms=300)
+    check(sandbox.profile_of(folder, program), spin_20us=300, spin_1ms=300)
 
 
 def test_streams_at_the_same_time_are_counted_once(sandbox: Sandbox, folder: Path) -> None:
     """Eight streams of a tenth of a second each."""
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         kernels = [(d.kernel(f"spin_{i}ms"), d.stream(STREAM_NON_BLOCKING)) for i in range(1, 9)]
         for i in range(20):
             for kernel, stream in kernels[i % 8 :] + kernels[: i % 8]:
                 d.launch(kernel, stream)
         d.synchronize()
 
-    profile = profile_of(sandbox, folder, program)
+    profile = sandbox.profile_of(folder, program)
     check(profile, **{f"spin_{i}ms": 20 for i in range(1, 9)})
     assert len({span.stream for span in profile.spans()}) == 8
 
@@ -112,8 +102,7 @@ def test_streams_at_the_same_time_are_counted_once(sandbox: Sandbox, folder: Pat
 @pytest.mark.parametrize("default", [True, False], ids=["default stream", "a stream each"])
 def test_sixteen_threads(sandbox: Sandbox, folder: Path, default: bool) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         context = d.primary_context()
         kernels = [d.kernel(f"spin_{i}ms" if i % 2 else f"spin_{i}00us") for i in range(1, 17)]
 
@@ -130,7 +119,7 @@ def test_sixteen_threads(sandbox: Sandbox, folder: Path, default: bool) -> None:
         for thread in threads:
             thread.join()
 
-    profile = profile_of(sandbox, folder, program)
+    profile = sandbox.profile_of(folder, program)
     check(profile, **{f"spin_{i}ms" if i % 2 else f"spin_{i}00us": 20 for i in range(1, 17)})
 
 
@@ -138,8 +127,7 @@ def test_streams_of_threads_are_kept_apart(sandbox: Sandbox, folder: Path) -> No
     """Each thread has a default stream of its own, and all have one handle."""
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         context, kernel = d.primary_context(), d.kernel("spin_1ms")
 
         def work() -> None:
@@ -156,15 +144,14 @@ def test_streams_of_threads_are_kept_apart(sandbox: Sandbox, folder: Path) -> No
         for thread in threads:
             thread.join()
 
-    profile = profile_of(sandbox, folder, program)
+    profile = sandbox.profile_of(folder, program)
     check(profile, spin_1ms=40)
     assert len({span.stream for span in profile.spans()}) == 4
 
 
 def test_a_stream_that_was_destroyed_with_work_in_flight(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         kernel, other = d.kernel("spin_100us"), d.kernel("spin_1ms")
         for _ in range(10):
             stream = d.stream(STREAM_NON_BLOCKING)
@@ -174,7 +161,7 @@ def test_a_stream_that_was_destroyed_with_work_in_flight(sandbox: Sandbox, folde
         d.launch(other)
         d.synchronize()
 
-    profile = profile_of(sandbox, folder, program)
+    profile = sandbox.profile_of(folder, program)
     check(profile, spin_100us=1000, spin_1ms=1)
     assert sum(span.launches for span in profile.spans() if span.stream == 0) == 1
     assert sum(span.launches for span in profile.spans()) == 1001
@@ -192,7 +179,7 @@ def test_contexts_that_are_destroyed_with_work_in_flight(sandbox: Sandbox, folde
                 d.launch(kernel)
             d.context_destroy(context)
 
-    profile = profile_of(sandbox, folder, program)
+    profile = sandbox.profile_of(folder, program)
     [kernel] = profile.kernels
     assert kernel.launches == 50
     assert kernel.gpu_ns >= 500 * MS * (1 - EXACT)  # until the context was seen to be gone, a little later
@@ -203,8 +190,7 @@ def test_what_a_stream_waits_for_is_not_its_kernels(sandbox: Sandbox, folder: Pa
     """Not the work of another stream, nor a copy."""
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         host, memory = ctypes.create_string_buffer(24 << 20), d.mem_alloc(24 << 20)
         short, long, ahead, behind = d.kernel("spin_2ms"), d.kernel("spin_20ms"), d.stream(1), d.stream(1)
         event = d.event()
@@ -218,15 +204,14 @@ def test_what_a_stream_waits_for_is_not_its_kernels(sandbox: Sandbox, folder: Pa
             d.launch(short, behind)
         d.synchronize()
 
-    check(profile_of(sandbox, folder, program), spin_20ms=10, spin_2ms=30)
+    check(sandbox.profile_of(folder, program), spin_20ms=10, spin_2ms=30)
 
 
 def test_a_profile_holds_nothing_back(sandbox: Sandbox, folder: Path) -> None:
     """Nor beside another process of the container, where memory alone is limited."""
 
     def busy() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         kernel = d.kernel("spin_5ms")
         while not select.select([sys.stdin], [], [], 0)[0]:
             d.launch(kernel)
@@ -234,8 +219,7 @@ def test_a_profile_holds_nothing_back(sandbox: Sandbox, folder: Path) -> None:
             print("busy")
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         kernel = d.kernel("spin_50ms")
         began = time.monotonic()
         for _ in range(20):
@@ -256,8 +240,7 @@ def test_what_is_captured_counts_when_its_graph_is_launched(sandbox: Sandbox, fo
     """A capture begins while the stream has launches that nobody has marked yet."""
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         kernel, stream, other = d.kernel("spin_50us"), d.stream(STREAM_NON_BLOCKING), d.stream(STREAM_NON_BLOCKING)
         event = d.event()
         for i in range(200):
@@ -276,7 +259,7 @@ def test_what_is_captured_counts_when_its_graph_is_launched(sandbox: Sandbox, fo
             d.stream_synchronize(stream)
             d.stream_synchronize(other)
 
-    profile = profile_of(sandbox, folder, program)
+    profile = sandbox.profile_of(folder, program)
     kernels = {kernel.name: (kernel.launches, kernel.gpu_ns) for kernel in profile.kernels}
     assert {name: launches for name, (launches, _) in kernels.items()} == {"spin_50us": 400, "(graphs)": 200}
     check_sums(profile)
@@ -288,8 +271,7 @@ def test_pauses_are_not_the_kernels(sandbox: Sandbox, folder: Path, burst: int, 
     """The program launches, goes on elsewhere and comes back."""
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         kernels = [d.kernel(f"spin_{length}") for length in ("200us", "300us")]
         for _ in range(40):
             for kernel in kernels:
@@ -298,36 +280,33 @@ def test_pauses_are_not_the_kernels(sandbox: Sandbox, folder: Path, burst: int, 
                 time.sleep(pause_s)
         time.sleep(0.3)
 
-    check(profile_of(sandbox, folder, program), spin_200us=40 * burst, spin_300us=40 * burst)
+    check(sandbox.profile_of(folder, program), spin_200us=40 * burst, spin_300us=40 * burst)
 
 
 @pytest.mark.parametrize("percent", [20, 50])
 def test_what_a_limit_takes_off_the_gpu_has_none_of_that_time(sandbox: Sandbox, folder: Path, percent: int) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         kernels = [d.kernel("spin_1ms"), d.kernel("spin_100ms")]
         for _ in range(5):
             for kernel in kernels:
                 d.launch(kernel)
         d.synchronize()
 
-    limits = {"VGPURUN_SCHEDULER": "1", "CUDA_DEVICE_SM_LIMIT": str(percent)}
-    profile = profile_of(sandbox, folder, program, **limits)
+    profile = sandbox.profile_of(folder, program, CUDA_DEVICE_SM_LIMIT=str(percent))
     check(profile, spin_1ms=5, spin_100ms=5)
     assert sum(wait.duration_ns for wait in profile.waits()) > 400 * MS
 
 
 def test_an_end_with_work_in_flight(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         kernel = d.kernel("spin_10ms")
         for _ in range(50):
             d.launch(kernel)
         time.sleep(0.1)
 
-    check_sums(profile_of(sandbox, folder, program))
+    check_sums(sandbox.profile_of(folder, program))
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2], ids=["global", "thread-local", "relaxed"])
@@ -349,8 +328,7 @@ def test_a_stream_that_its_thread_has_left(sandbox: Sandbox, folder: Path) -> No
     """Nobody marks what it launched last; others are alone on the GPU soon, and need few markers then."""
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         context, kernel, other = d.primary_context(), d.kernel("spin_100us"), d.kernel("spin_50us")
 
         def work() -> None:
@@ -371,15 +349,14 @@ def test_a_stream_that_its_thread_has_left(sandbox: Sandbox, folder: Path) -> No
                 d.launch(other, stream)
             d.stream_synchronize(stream)
 
-    profile = profile_of(sandbox, folder, program)
+    profile = sandbox.profile_of(folder, program)
     check(profile, spin_100us=31, spin_50us=1000)
     assert max(span.launches for span in profile.spans()) > 5
 
 
 def test_launches_that_fail_are_none(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         kernel = d.kernel("spin_100us")
         for _ in range(100):
             d.launch(kernel)
@@ -387,7 +364,7 @@ def test_launches_that_fail_are_none(sandbox: Sandbox, folder: Path) -> None:
             assert d.result("cuLaunchKernel", 12345, 1, 1, 1, 1, 1, 1, 0, None, None, None) != "CUDA_SUCCESS"
         d.synchronize()
 
-    profile = profile_of(sandbox, folder, program)
+    profile = sandbox.profile_of(folder, program)
     [total] = [total for total in profile.totals if total.api == "cuLaunchKernel"]
     assert (total.calls, total.failed) == (300, 200)
     check(profile, spin_100us=100)
@@ -397,8 +374,7 @@ def test_threads_that_come_and_go(sandbox: Sandbox, folder: Path) -> None:
     """Others take over their part of the file, and their streams."""
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         context, kernel = d.primary_context(), d.kernel("spin_100us")
 
         def work() -> None:
@@ -412,7 +388,7 @@ def test_threads_that_come_and_go(sandbox: Sandbox, folder: Path) -> None:
             thread.join()
         d.synchronize()
 
-    profile = profile_of(sandbox, folder, program, VGPURUN_PROFILE_SIZE="4m")
+    profile = sandbox.profile_of(folder, program, VGPURUN_PROFILE_SIZE="4m")
     assert profile.dropped > 0
     [kernel] = profile.kernels
     assert kernel.launches == 2000
@@ -421,8 +397,7 @@ def test_threads_that_come_and_go(sandbox: Sandbox, folder: Path) -> None:
 
 def test_a_fork_amid_work(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         kernel = d.kernel("spin_1ms")
         for _ in range(50):
             d.launch(kernel)
@@ -433,13 +408,12 @@ def test_a_fork_amid_work(sandbox: Sandbox, folder: Path) -> None:
             d.launch(kernel)
         d.synchronize()
 
-    check(profile_of(sandbox, folder, program), spin_1ms=100)
+    check(sandbox.profile_of(folder, program), spin_1ms=100)
 
 
 def test_a_killed_process_keeps_what_was_measured(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         kernels = [(d.kernel(f"spin_{i}ms"), d.stream(STREAM_NON_BLOCKING)) for i in (1, 2)]
         for _ in range(20):
             for kernel, stream in kernels:
@@ -463,16 +437,25 @@ def test_a_killed_process_keeps_what_was_measured(sandbox: Sandbox, folder: Path
     assert kernels["spin_1ms"].gpu_ns >= 20 * MS * (1 - EXACT)
 
 
+def test_no_launch_waits_until_others_pause(sandbox: Sandbox, folder: Path, compile_c: Callable[..., Path]) -> None:
+    """A thread that collects what others have launched leaves the rest to the next launch."""
+    program = compile_c("longest_launch.c", f"-L{SIMULATED_DRIVER}", "-lcuda", "-lpthread")
+    result = sandbox.run([program, "4"], PFLOG=str(folder))
+    longest_ms, launches = map(int, result.stdout.split())
+    assert longest_ms < 500
+    [profile] = read_profiles(folder)
+    assert {kernel.name: kernel.launches for kernel in profile.kernels} == {"spin_1us": launches}
+
+
 def test_kernels_for_which_there_is_no_room(sandbox: Sandbox, folder: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         module = d.module()
         for i in range(4200):
             d.launch(d.kernel(f"{i}_spin_10us", module))
         d.synchronize()
 
-    profile = profile_of(sandbox, folder, program)
+    profile = sandbox.profile_of(folder, program)
     launches = {kernel.name: kernel.launches for kernel in profile.kernels}
     assert (len(launches), launches["(other kernels)"]) == (4095, 106)
     [notice] = [each for each in words.notices(summary.summarize([profile])) if "(other kernels)" in each]

@@ -24,8 +24,7 @@ COPIES, LAUNCHES, BYTES = 20, 60, MIB
 
 def known() -> None:
     """Make a known number of calls: a buffer that grows, copies there and back, and kernels of 1 ms."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     held = [d.mem_alloc(32 * MIB) for _ in range(4)]
     kernel, stream = d.kernel("spin_1ms"), d.stream()
     for _ in range(COPIES):
@@ -96,8 +95,7 @@ def test_of_many_processes_one_is_killed(sandbox: Sandbox, tmp_path: Path) -> No
 
 def test_a_short_peak_is_seen(sandbox: Sandbox, tmp_path: Path) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         held = []
         with suppress(CudaError):
             while True:

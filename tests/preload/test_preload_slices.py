@@ -31,8 +31,7 @@ def answer() -> None:
 
     A number of MiB is allocated as well, anything else shows what NVML does.
     """
-    d = Driver()
-    d.start()
+    d = Driver.started()
     nvml.nvmlInit()
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
     for line in sys.stdin:

@@ -65,8 +65,7 @@ def watch_size() -> None:
 
     However late a busy machine lets the program look, from SOON_S after the change on it must not see the old one.
     """
-    d = Driver()
-    d.start()
+    d = Driver.started()
     seen = d.device_total_mem()
     print("ready")
     last_s = 0.0
@@ -93,8 +92,7 @@ def watch_refusals() -> None:
 
     When that begins or ceases to work, print when it last was not so.
     """
-    d = Driver()
-    d.start()
+    d = Driver.started()
     d.mem_alloc(1 << 30)
     works = True
     print("ready")
@@ -131,8 +129,7 @@ def test_below_what_is_held_all_is_refused_and_nothing_taken(sandbox: Sandbox) -
 
 def watch_share() -> None:
     """Print every 100 ms how much of the last 100 ms the GPU worked for this program."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     k = d.kernel("spin_1ms")
     print("ready")
     while True:

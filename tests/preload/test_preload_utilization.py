@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sandbox import MACHINE, UUID, Sandbox, tenant_of
+from sandbox import UUID, Sandbox
 
 from cuda_driver import Driver
 from support import assert_measured
-from support.programs import text_of
-from vgpurun import abi
 from vgpurun.limits import usage_file
 from vgpurun.limits.usage_file import DeviceReading
-from vgpurun.storage import state
 
 pytestmark = pytest.mark.real_time
 
 
 def launch(seconds: float) -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     k, end = d.kernel("spin_1ms"), time.monotonic() + seconds
     while time.monotonic() < end:
         d.launch(k)
@@ -66,32 +60,3 @@ def test_the_share_of_the_last_seconds(measured: Callable[[], DeviceReading]) ->
         )
 
     assert_measured(measured, holds)
-
-
-def test_turns_that_cannot_be_taken_are_told(sandbox: Sandbox) -> None:
-    """A folder is in the place of the file."""
-
-    def program() -> None:
-        launch(0.2)
-
-    uuid = f"GPU-{os.getpid():08x}-0000-0000-0000-00000000dead"
-    (sandbox.folder / "machine.yaml").write_text(MACHINE.replace(UUID, uuid))
-    state.make_lock_dir()
-    usage = sandbox.folder / "usage-turns"
-    usage.touch()
-    in_the_way = tenant_of(usage) / abi.TURNS_NAME
-    in_the_way.mkdir(parents=True)
-    try:
-        result = sandbox.run(
-            [sys.executable, "-c", text_of(program)],
-            VGPUSIM_CONFIG=str(sandbox.folder / "machine.yaml"),
-            VGPUSIM_STATE=str(sandbox.folder / "own-state"),
-            CUDA_DEVICE_SM_LIMIT="50",
-            CUDA_DEVICE_MEMORY_SHARED_CACHE=str(usage),
-        )
-    finally:
-        in_the_way.rmdir()
-    assert result.returncode == 0, result.stderr
-    assert result.stderr.count("do not take turns") == 1, result.stderr
-    assert str(in_the_way) in result.stderr
-    assert read(usage).not_enforced == ("turns",)

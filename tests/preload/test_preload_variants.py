@@ -125,8 +125,7 @@ def test_no_version_escapes(sandbox: Sandbox, variant: str) -> None:
         unavailable("the simulated driver has addresses of 32 bits on x86-64 alone")
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         pool = d.pool_create()
         granted, refusal = 0, ""
         while not refusal and granted < 40:
@@ -149,8 +148,7 @@ def test_no_version_escapes(sandbox: Sandbox, variant: str) -> None:
 @pytest.mark.exhaustive
 def test_all_paths_at_random_in_one_program(sandbox: Sandbox) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         pool = d.pool_create()
         random.seed(1)
 

@@ -39,8 +39,7 @@ exec "$@"
 
 
 def show_memory() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     print(json.dumps(d.mem_get_info()))
 
 
@@ -105,8 +104,7 @@ def test_processes_share_it(host: dict[str, str]) -> None:
     output(host, "slice", "create", "both", "--mem", "3g", "--gpus", f"device={UUID}")
 
     def hold() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         d.mem_alloc(1 << 30)
         print(1)
         input()

@@ -198,7 +198,7 @@ def test_ctrl_c(host: Host, start: Callable[..., Program], ending: signal.Signal
 
 @pytest.mark.slow
 def test_processes_of_another_user(built_library: Path) -> None:
-    """Whoever may use the engine owns the files of a container, and not its programs, which are root's."""
+    """A user of the engine owns the files of a container but not its programs, which are root's."""
     if os.geteuid():
         unavailable("programs of two users take root")
     with TemporaryDirectory(prefix="vgpurun-", dir="/tmp") as folder, programs(host := Host(Path(folder))) as running:

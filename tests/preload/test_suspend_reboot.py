@@ -64,7 +64,7 @@ def test_a_slice_that_was_suspended_before_a_reboot_is_woken(host: Host, turns: 
     guard.end()
     before = BootBefore(host)
     with before.guard() if turns else nullcontext():
-        for verb in ("suspend", "resume") if turns else ("suspend",):  # one that takes turns now waits for its next one
+        for verb in ("suspend", "resume") if turns else ("suspend",):  # a program with turns now waits for its next one
             before.does(verb, "--driver", "sim", "--slice", "team")
     program.kill()
     assert json.loads((folder / "suspension").read_text())["since_ns"] > 2592000 * 10**9

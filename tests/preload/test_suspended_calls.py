@@ -30,8 +30,7 @@ START = text_of(start)
 
 
 def call_what_is_named() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     kernel, address, event = d.kernel("spin_1us"), d.mem_alloc(1 << 20), d.event()
     calls: dict[str, Callable[[], object]] = {
         "launch": lambda: d.launch(kernel),

@@ -22,7 +22,7 @@ from vgpurun.suspend.turns import LEAST_TURN_S
 
 TRAINING = PATTERNS.with_name("training.py")
 MOST = ("--driver", "sim", "--swap", "--mem", "90%", "--gpus", "device=0")
-MOST_MIB = 1650  # of 2048, beside a context
+MOST_MIB = 1650  # free of 2048, beside a context
 
 
 def train(host: Host, steps: int, mib: int = MOST_MIB, options: tuple[str, ...] = MOST) -> subprocess.Popen[str]:

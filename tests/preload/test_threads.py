@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from sandbox import SIMULATED_DRIVER, UUID, Sandbox
 
+from support.programs_of_c import built
 from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 
@@ -49,7 +50,7 @@ def start(
     started = []
 
     def start(kind: str, seconds: int, **variables: str) -> subprocess.Popen[str]:
-        environment = sandbox.variables(**options, **variables)
+        environment = sandbox.variables(**{**options, **variables})
         command = [str(program), str(seconds), kind]
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(process)
@@ -100,3 +101,10 @@ def test_threads_while_the_limit_changes(
 def test_threads_with_a_profile(folder: Path, start: Callable[..., subprocess.Popen[str]], kind: str) -> None:
     assert_no_race(start(kind, 1, **LIMITS, PFLOG=str(folder)), kind)
     assert os.listdir(folder)
+
+
+@pytest.mark.exhaustive  # the library has the tests above: here it is the simulated driver that is looked at
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_in_the_simulated_driver(start: Callable[..., subprocess.Popen[str]], kind: str) -> None:
+    driver = built("sim/libcuda.so.1", "thread").parent
+    assert_no_race(start(kind, 1, **LIMITS, LD_LIBRARY_PATH=str(driver), TSAN_OPTIONS=""), kind)

@@ -28,14 +28,12 @@ LIMIT = {"CUDA_DEVICE_MEMORY_LIMIT_0": "2g"}
 
 
 def start_and_fill() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     print(fill(d))
 
 
 def fill_and_wait() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     print(fill(d, 5), flush=True)
     sys.stdin.readline()
     print(fill(d), flush=True)
@@ -96,8 +94,7 @@ def test_a_limit_on_the_size_of_files_below_that_of_the_usage_file(sandbox: Sand
     """In a container the file has its size: the program counts there, and the others see what it holds."""
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         print(fill(d, 5), flush=True)
         sys.stdin.readline()
 
@@ -184,7 +181,7 @@ def fill_as(user: int) -> Program:
 
 
 def test_a_default_file_of_another_user_is_not_trusted(sandbox: Sandbox) -> None:
-    """Whoever made it may write it."""
+    """Its maker may write it."""
     if os.geteuid() != 0:
         unavailable("only root can be two users")
     user = 64999
@@ -205,7 +202,7 @@ def test_no_other_user_can_open_a_default_file(sandbox: Sandbox, is_there: bool)
     """Or lock its slots. That of an older version was open to all."""
     if os.geteuid() != 0:
         unavailable("only root can be two users")
-    user = 64998
+    user = 64998 - is_there  # both cases may run at the same time
 
     path = Path(f"/tmp/vgpurun-{user}.usage")
     if is_there:
@@ -222,7 +219,7 @@ def test_no_other_user_can_open_a_default_file(sandbox: Sandbox, is_there: bool)
 
 @pytest.mark.parametrize("left", [0, 1, 2, 3])
 def test_no_descriptor_left(sandbox: Sandbox, left: int) -> None:
-    """Whoever could not be counted by the others gets nothing, and says why: else each has the whole limit."""
+    """A process that the others could not count gets nothing and says why: else each would have the whole limit."""
 
     def program() -> None:
         d = Driver()
@@ -240,8 +237,7 @@ def test_no_descriptor_left(sandbox: Sandbox, left: int) -> None:
         print(fill(d) if started == "CUDA_SUCCESS" else started)
 
     def other() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         print(fill(d, 10), flush=True)
         sys.stdin.readline()
 
@@ -303,8 +299,7 @@ def test_a_program_that_closes_what_it_finds_open(sandbox: Sandbox, kind: str) -
     """The others go on counting the program, and it goes on seeing who is alive."""
 
     def closing() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         fill(d, 5)
         if kind == "closes all descriptors":
             os.closerange(3, 4096)

@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ import pytest
 
 from support import LIBRARY, PYTHON_PATH, assert_measured, own_gpu_config
 from support.programs import text_of
+from vgpurun.__main__ import main
 from vgpurun.diagnostics import verify
 from vgpurun.errors import VgpurunError
 from vgpurun.host import gpus, library, simulation
 from vgpurun.host.elf import glibc_version, read_elf
+from vgpurun.limits import usage_file
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +34,7 @@ PATHS = {
     "graph memory", "cuCtxCreate", "two processes",
 }  # fmt: skip
 COMPUTE = ("launches", "graphs", "two processes")
+COMPANY = ("launches", "launches on 4 streams", "graphs", "two processes", "beside another program")
 
 
 @pytest.fixture
@@ -53,9 +57,11 @@ def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPro
     )
 
 
-def verified(environment: dict[str, str], *options: str) -> tuple[int, dict[str, dict[str, Any]]]:
+def verified(
+    environment: dict[str, str], *options: str, start: Sequence[str] = ("-m", "vgpurun")
+) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit code, and the checks by their names."""
-    result = run(environment, "-m", "vgpurun", "verify", "--format", "json", *options)
+    result = run(environment, *start, "verify", "--format", "json", *options)
     (found,) = json.loads(result.stdout)
     return result.returncode, {check["name"]: check for check in found["checks"]}
 
@@ -77,6 +83,51 @@ def test_compute_holds_on_the_simulated_gpu(environment: dict[str, str]) -> None
         return code, {work: checks[f"compute: {work}"]["share_percent"] for work in COMPUTE}
 
     assert_measured(measured, lambda seen: seen[0] == 0 and all(40 < share < 57 for share in seen[1].values()), tries=8)
+
+
+def by_both(checks: dict[str, dict[str, Any]]) -> list[str]:
+    """How the library's account of the GPU time was judged against the GPU's own, in each company."""
+    return [checks[f"GPU time: {company}"]["status"] for company in COMPANY]
+
+
+@pytest.mark.real_time
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone has the records")
+def test_the_library_and_the_gpu_say_the_same(environment: dict[str, str]) -> None:
+    def measured() -> dict[str, dict[str, Any]]:
+        return verified(environment, "--sm", "50", "--seconds", "0.7")[1]
+
+    def agree(checks: dict[str, dict[str, Any]]) -> bool:
+        percents = [checks[f"GPU time: {company}"].get("gpu_percent", 0) for company in COMPANY]
+        return by_both(checks) == ["ok"] * len(COMPANY) and all(20 < percent < 80 for percent in percents)
+
+    assert_measured(measured, agree)
+    assert not [*Path(environment["VGPURUN_STATE_DIR"], "containers").iterdir()], "nothing is left"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone has the records")
+@pytest.mark.parametrize("ratio", [0.7, 1.4])
+def test_an_account_that_is_wrong_is_found(environment: dict[str, str], ratio: float) -> None:
+    """A usage file whose GPU time is not what the processes had."""
+    start = ["-c", text_of(lying), str(ratio)]
+    code, checks = verified({**environment, "PYTHONPATH": PYTHON_PATH}, "--sm", "50", "--seconds", "0.7", start=start)
+    assert code == 1 and by_both(checks) == ["fail"] * len(COMPANY), checks
+
+
+def lying() -> None:
+    ratio = float(sys.argv.pop(1))
+    read = usage_file.read_usage
+
+    def lie(*place: Any) -> list[Any]:
+        return [replace(each, busy_ns=int(ratio * each.busy_ns)) for each in read(*place) or ()]
+
+    usage_file.read_usage = lie  # type: ignore[assignment]
+    main()
+
+
+def test_it_says_which_limiter_holds_compute(environment: dict[str, str]) -> None:
+    _, checks = verified(environment, "--sm", "50", "--seconds", "0.5")
+    limiter = checks["compute: the limiter"]
+    assert (limiter["status"], limiter["limiter"]) in (("ok", "scheduler"), ("warn", "launches")), limiter
 
 
 def test_the_table_fits_a_terminal(environment: dict[str, str]) -> None:
@@ -209,7 +260,7 @@ def test_a_program_that_cannot_start_is_one_line(environment: dict[str, str]) ->
 )
 def test_judging_memory(changes: dict[str, Any], status: str, word: str) -> None:
     figures = {"path": "p", "granted_bytes": 900 << 20, "answer": 2, "again": 0, "used_bytes": 1000 << 20}
-    check = verify._judge_path({**figures, "limit_bytes": 1000 << 20, **changes})
+    check = verify.judge_path({**figures, "limit_bytes": 1000 << 20, **changes})
     assert check.status == status and word in check.words
 
 
@@ -228,7 +279,7 @@ def test_judging_memory(changes: dict[str, Any], status: str, word: str) -> None
 )
 def test_judging_shares(rate: float, least: float, has_company: bool, status: str) -> None:
     limited = {"work": "w", "kernels_per_second": float(rate), "least_of_a_process": float(least)}
-    assert verify._judge_share(limited, 1000.0, 50, has_company).status == status
+    assert verify.judge_share(limited, 1000.0, 50, has_company).status == status
 
 
 @pytest.mark.parametrize(
@@ -241,7 +292,7 @@ def test_judging_shares(rate: float, least: float, has_company: bool, status: st
     ],
 )
 def test_why_it_cannot_be_run(errors: str, reason: str) -> None:
-    assert verify._reason(errors) == reason
+    assert verify.reason_of(errors) == reason
 
 
 def test_the_program_runs_in_images_with_an_old_glibc() -> None:
@@ -266,6 +317,6 @@ def test_what_gets_stuck_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(verify, name, value)
     began, said = time.monotonic(), []
     with pytest.raises(VgpurunError, match=r"nothing for 2 s|did not end in 2 s"):  # noqa: SIM117
-        with verify._started([], 1.5) as running:
+        with verify.started([], 1.5) as running:
             said.extend(running.answers())
     assert said == [{}] and time.monotonic() - began < 40

@@ -18,7 +18,7 @@ from sandbox import BUSY_MACHINE, MACHINE, UUID, Sandbox, simulated_machine
 from cuda_driver import Driver
 from support import assert_measured, go_on_together, short_folder
 
-KERNEL_S = 2e-3  # of spin_2ms, which keeps the GPU at work while a busy machine holds the program up for a moment
+KERNEL_S = 2e-3  # spin_2ms, which keeps the GPU at work while a busy machine holds the program up for a moment
 
 
 def work(d: Driver, seconds: float, launch: Callable[[], object], kernel_s: float = KERNEL_S) -> float:
@@ -33,8 +33,7 @@ def work(d: Driver, seconds: float, launch: Callable[[], object], kernel_s: floa
 
 def started() -> tuple[Driver, int]:
     """Return the driver, and a kernel of KERNEL_S."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     return d, d.kernel("spin_2ms")
 
 

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from support import BARE_PYTHON, LIBRARY
@@ -59,6 +60,11 @@ def near(measure: Callable[[], float], expected: float, tolerance: float = 0.1) 
     raise AssertionError((seen, expected))
 
 
+def late_by(milliseconds: float) -> float:
+    """Return by how many milliseconds this machine wakes late from a sleep, at best: so late is a wait for the GPU."""
+    return min(on_host(partial(time.sleep, milliseconds / 1000)) for _ in range(20)) - milliseconds
+
+
 @dataclass
 class Machine:
     """A simulated machine, as all processes with this environment see it."""
@@ -96,3 +102,20 @@ class Machine:
     @staticmethod
     def _text(program: Program, start: bool) -> str:
         return text_of(program, "from cuda_driver import Driver", "driver = Driver()", *["driver.start()"] * start)
+
+
+def queue(kernel: int, count: int) -> list[int]:
+    """Launch, with an event behind each kernel."""
+    events = []
+    for _ in range(count):
+        driver.launch(kernel)
+        events.append(driver.event())
+        driver.event_record(events[-1])
+    return events
+
+
+def run_a_kernel() -> None:
+    driver.launch(driver.kernel("spin_1ms"))
+    driver.synchronize()
+    if driver.result("cuInit", 0) == "CUDA_SUCCESS":
+        print("ran")

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -209,6 +210,10 @@ class Table(Driver):
         self.objects = {FIRST + place: each for place, each in enumerate(objects)}
         self.off: set[int] = set()
         self.is_there = True
+
+    def first_object(self, file: int, client: int, handles: Sequence[int]) -> int | None:
+        del file, client
+        return next((each for each in handles if each in self.objects), None)
 
     def control(self, file: int, client: int, target: int, command: int, parameters: bytes) -> tuple[int, bytes]:
         del file, client

@@ -82,7 +82,7 @@ def test_what_is_not_text(machine: Machine, data: bytes) -> None:
 def test_comments_quotes_and_defaults(machine: Machine) -> None:
     machine.configure("""---
 # a comment
-cuda_version: "12.4"   # of the driver
+cuda_version: "12.4"  # the driver's
 
 devices:
 - name: 'A # not a comment'

@@ -36,6 +36,21 @@ def test_what_a_device_says_of_itself(machine: Machine) -> None:
     assert lines[3].split() == ["CUDA_ERROR_INVALID_DEVICE", invalid, invalid, invalid]
 
 
+def test_how_many_blocks_a_multiprocessor_has_room_for(machine: Machine) -> None:
+    def program() -> None:
+        kernel, blocks = driver.kernel("any"), ctypes.c_int(-1)
+        ask = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        for threads, shared_bytes in ((1, 0), (65, 0), (1024, 0), (128, 227 << 10), (128, 99 << 10), (128, 228 << 10)):
+            driver.call(ask, byref(blocks), kernel, threads, shared_bytes)
+            print(blocks.value, end=" ")
+        invalid = [driver.result(ask, byref(blocks), kernel, threads, 0) for threads in (0, -1, 1025)]
+        print(set(invalid), driver.result(ask, byref(blocks), 1, 32, 0), driver.result(ask, None, kernel, 32, 0))
+
+    said = machine.python(program).split()
+    assert said[:6] == ["32", "21", "2", "1", "2", "0"]
+    assert said[6:] == ["{'CUDA_ERROR_INVALID_VALUE'}", "CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_INVALID_VALUE"]
+
+
 @pytest.mark.parametrize(
     ("visible", "uuids"),
     [
@@ -118,6 +133,35 @@ def test_each_context_costs_memory_on_its_own_device(machine: Machine) -> None:
         assert driver.result("cuCtxDestroy_v2", primary) == "CUDA_ERROR_INVALID_CONTEXT"
 
     machine.python(program)
+
+
+def test_a_green_context_retains_the_primary_one(machine: Machine) -> None:
+    def program() -> None:
+        driver.init()
+        green, other = driver.green_context(), driver.green_context(1)
+        stream = driver.green_context_stream(green)
+        driver.set_current(driver.green_context_converted(green))
+        assert driver.mem_used() == 518 * MIB
+        driver.launch(driver.kernel("spin_1ms"), stream)
+        driver.stream_synchronize(stream)
+        driver.stream_destroy(stream)
+        assert driver.primary_context() == driver.green_context_converted(green)
+        driver.primary_context_release()
+        driver.mem_alloc(10 * MIB)
+        driver.green_context_destroy(green)
+        driver.set_current(driver.green_context_converted(other))
+        assert driver.mem_used() == 100 * MIB
+        driver.primary_context()
+        assert driver.mem_used() == 518 * MIB, "the last reference has taken the memory with it"
+        out = ctypes.c_void_p()
+        invalid = "CUDA_ERROR_INVALID_CONTEXT"
+        assert driver.result("cuGreenCtxDestroy", green) == invalid
+        assert driver.result("cuCtxFromGreenCtx", byref(out), green) == invalid
+        assert driver.result("cuGreenCtxStreamCreate", byref(out), green, 1, 0) == invalid
+        assert driver.result("cuGreenCtxStreamCreate", byref(out), other, 0, 0) == "CUDA_ERROR_INVALID_VALUE"
+        assert driver.result("cuGreenCtxCreate", byref(out), None, 0, 0) == "CUDA_ERROR_INVALID_VALUE"
+
+    machine.python(program, start=False)
 
 
 def test_the_stack_of_contexts(machine: Machine) -> None:

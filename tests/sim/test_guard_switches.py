@@ -45,9 +45,11 @@ for line in sys.stdin:
         switches.let_run(them)
     elif verb == "back":
         switches.put_back(them if int(pid) else switches.off)
+    elif verb == "slice":
+        switches.set_slices({each: int(stops[0]) for each in them if int(stops[0])})
     elif verb == "close":
         switches.close()
-    print("done", switches._keeper.pid if switches._keeper else 0, flush=True)
+    print("done", flush=True)
 """
 
 
@@ -70,15 +72,15 @@ class Guard:
         self.process.stdin.write(f"{verb} {pid} {stop}\n")
         self.process.stdin.flush()
 
-    def __call__(self, verb: str, pid: int = 0) -> None:
-        self.ask(verb, pid)
+    def __call__(self, verb: str, pid: int = 0, stop: str = "") -> None:
+        self.ask(verb, pid, stop)
         self.answered()
 
     def answered(self) -> None:
         assert self.process.stdout
-        word, *rest = self.process.stdout.readline().split()
-        assert word == "done", (word, *rest)
-        self.keeper = int(rest[0])
+        assert (answer := self.process.stdout.readline()) == "done\n", answer
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        *_, self.keeper = 0, *(int(each) for each in children if identify(int(each)))  # the last, if one was killed
 
     def kill(self) -> None:
         self.process.kill()
@@ -228,7 +230,8 @@ def test_killed_at_random(machine: Machine, target: subprocess.Popen[str]) -> No
             guard.ask(verb, target.pid)
         time.sleep(chance.uniform(0, 0.05))
         for pid in chance.sample([guard.process.pid, guard.keeper], chance.randint(1, 2)):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # a keeper ends by itself, too
+                os.kill(pid, signal.SIGKILL)
         guard.kill()
     following = Guard(machine)
     following("back")
@@ -248,7 +251,7 @@ def files_of(pid: int) -> int:
     """Return how many files of the driver a process has open."""
     count = 0
     for each in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # it was closed just now
+        with suppress(FileNotFoundError):  # closed just now
             count += "nvidiactl" in str(each.readlink())
     return count
 
@@ -289,3 +292,48 @@ def test_a_process_that_becomes_another_program(machine: Machine) -> None:
     assert not runs(target)
     guard("back", target.pid)
     assert runs(target)
+
+
+SLICES = """
+import sys
+from vgpurun.host.channels import Driver, ProcessChannels
+from vgpurun.util.process_identity import identify
+driver, found = Driver(), ProcessChannels(identify(int(sys.argv[1])), Driver())
+found.find()
+((client),) = found._clients.values()
+groups = [handle for handle, each in client._objects.items() if each.class_ == 0xA06C]
+asked = [driver.control(client._file, client._handle, group, 0xA06C0104, bytes(8)) for group in groups]
+print(*(int.from_bytes(answer, "little") for status, answer in asked if not status))
+"""
+
+
+def slices_us(machine: Machine, target: subprocess.Popen[str]) -> list[int]:
+    done = machine.run(sys.executable, "-c", SLICES, str(target.pid))
+    return [int(each) for each in done.stdout.split()]
+
+
+def test_time_slices(machine: Machine, target: subprocess.Popen[str]) -> None:
+    guard = Guard(machine)
+    assert slices_us(machine, target) == [2048, 1024]
+    guard("slice", target.pid, "150")
+    assert slices_us(machine, target) == [150, 1024]
+    assert [each[0] for each in json.loads(guard.record.read_text())["sliced"]] == [target.pid]
+    guard("slice", target.pid, "0")
+    assert slices_us(machine, target) == [2048, 1024] and json.loads(guard.record.read_text())["sliced"] == []
+    guard("slice", target.pid, "150")
+    guard("close")
+    assert slices_us(machine, target) == [2048, 1024]
+
+
+def test_time_slices_of_a_guard_that_is_killed(machine: Machine, target: subprocess.Popen[str]) -> None:
+    guard = Guard(machine)
+    guard("slice", target.pid, "150")
+    guard.kill()
+    wait_until(lambda: slices_us(machine, target) == [2048, 1024])
+    guard = Guard(machine)
+    guard("slice", target.pid, "150")
+    os.kill(guard.keeper, signal.SIGKILL)
+    guard.kill()
+    assert slices_us(machine, target) == [150, 1024], "nobody is there who would"
+    Guard(machine)("slice", target.pid, "0")
+    assert slices_us(machine, target) == [2048, 1024]

@@ -145,8 +145,7 @@ def can_unshare() -> bool:
 @pytest.mark.skipif(os.geteuid() != 0 or not can_unshare(), reason="a PID namespace takes root and unshare")
 def test_pids_are_those_of_the_namespace_that_asks(machine: Machine) -> None:
     def inside() -> None:
-        driver = Driver()
-        driver.start()
+        Driver.started()
         nvml.nvmlInit()
         processes = nvml.nvmlDeviceGetComputeRunningProcesses(nvml.nvmlDeviceGetHandleByIndex(0))
         print(os.getpid(), [p.pid for p in processes], flush=True)

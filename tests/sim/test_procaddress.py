@@ -91,7 +91,7 @@ def test_the_list_is_what_the_library_exports(simulated_driver: Path) -> None:
         ["nm", "-D", "--defined-only", simulated_driver / "libcuda.so.1"], capture_output=True, text=True, check=True
     )
     exported = {line.split()[2] for line in nm.stdout.splitlines()}
-    assert exported == {symbol for _, _, symbol, _ in rows()} | {"ioctl"}, "which answers for the control device"
+    assert exported == {symbol for _, _, symbol, _ in rows()} | {"ioctl", "openat"}, "for the control device"
 
 
 def test_the_versions_are_those_of_the_headers(cuda_includes: list[str]) -> None:

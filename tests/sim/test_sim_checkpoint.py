@@ -147,11 +147,12 @@ def test_the_order_of_the_steps(machine: Machine, driver: Remote) -> None:
 
 
 def test_a_lock_waits_for_work_and_gives_up(machine: Machine, driver: Remote) -> None:
-    program = Program(machine)
-    program.tell("start 500")
-    program.expect("started")
-    assert driver(f"lock({program.pid}, 20)", f"process_state({program.pid})") == ["CUDA_ERROR_NOT_READY", "RUNNING"]
-    assert driver(f"lock({program.pid}, 10_000)") == ["CUDA_SUCCESS"]
+    busy, brief = Program(machine), Program(machine, 1)
+    for program, kernel_ms in ((busy, 30_000), (brief, 500)):
+        program.tell(f"start {kernel_ms}")
+        program.expect("started")
+    assert driver(f"lock({busy.pid}, 20)", f"process_state({busy.pid})") == ["CUDA_ERROR_NOT_READY", "RUNNING"]
+    assert driver(f"lock({brief.pid}, 10_000)") == ["CUDA_SUCCESS"]
 
 
 def test_which_process(machine: Machine, driver: Remote) -> None:
@@ -301,7 +302,10 @@ def test_a_caller_that_is_killed_leaves_nothing_undone(machine: Machine, driver:
     assert caller.stdout.readline() == "asks\n"
     caller.kill()
     caller.wait()
-    assert driver(f"restore({program.pid})")[0] in {"CUDA_SUCCESS", "CUDA_ERROR_ILLEGAL_STATE"}  # it may not have asked
+    assert driver(f"restore({program.pid})")[0] in {
+        "CUDA_SUCCESS",
+        "CUDA_ERROR_ILLEGAL_STATE",
+    }  # may not have asked
     driver(f"checkpoint({program.pid})", f"restore({program.pid})", f"unlock({program.pid})")
     program.tell("check")
     program.expect("right 4")

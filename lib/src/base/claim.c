@@ -6,7 +6,7 @@
 #include <errno.h>
 
 #define TRIES 100
-#define SLEEPS 10000 /* of some 70 us; counted, since all threads may be stopped together */
+#define SLEEPS 10000 /* each takes some 70 us; counted, since all threads may be stopped together */
 #define SLEEP_NS 20000
 
 __thread int32_t claim_thread;
@@ -52,7 +52,7 @@ void signals_hold(void) {
   sigfillset(&most);
   for (size_t i = 0; i < sizeof raised / sizeof raised[0]; i++)
     sigdelset(&most, raised[i]);
-  sigprocmask(SIG_BLOCK, &most, &signals.before); /* of the thread; pthread_sigmask is in no libc before 2.32 */
+  sigprocmask(SIG_BLOCK, &most, &signals.before); /* this thread's; pthread_sigmask is in no libc before 2.32 */
   signals.held = true;
 }
 

@@ -2,7 +2,7 @@
 #include "base/clock.h"
 
 #define GOOD_NS 1000000LL
-#define SHORTEST_NS 500000LL /* that a rate is taken from */
+#define SHORTEST_NS 500000LL /* a rate is taken from no less */
 #define LONGEST_NS 1000000000LL
 #define UNEVEN                                                                                                         \
   64 /* a rate that differs by more than this part. The clock itself is slewed by less than a thousandth               \

@@ -1,6 +1,6 @@
 /*
- * One line on stderr, never stdout. LIBCUDA_LOG_LEVEL as in HAMi-core: 0 errors, 1 and 2 warnings and messages (the
- * default is 1), 3 info, 4 debug.
+ * Writes one line to stderr, never stdout. LIBCUDA_LOG_LEVEL is HAMi-core's: 0 errors, 1 and 2 warnings and messages
+ * (the default is 1), 3 info, 4 debug.
  */
 #ifndef VGPU_BASE_LOG_H
 #define VGPU_BASE_LOG_H

@@ -42,34 +42,11 @@ HOOK CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
 /* ---- streams ------------------------------------------------------------------------------------------------------
  */
 
-/* Measured on driver 580: a stream takes half a MiB, of blocks that its context keeps when the stream is gone: nothing
- * is undone then. So there has to be room for a block, whether or not the stream will need one. */
-#define STREAM_BYTES LEDGER_BLOCK_BYTES
-
 #define CREATE_STREAM(name, parameters, ...)                                                                           \
   MEASURED_HOOK(name, stream, cuStreamDestroy_v2, STREAM_BYTES, parameters, __VA_ARGS__)
 
 CREATE_STREAM(cuStreamCreate, (CUstream * stream, unsigned flags), flags)
 CREATE_STREAM(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority), flags, priority)
-CREATE_STREAM(cuGreenCtxStreamCreate, (CUstream * stream, CUgreenCtx context, unsigned flags, int priority), context,
-              flags, priority)
-
-/* ---- green contexts -----------------------------------------------------------------------------------------------
- */
-
-HOOK CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc description, CUdevice ordinal, unsigned flags) {
-  struct device *device = process_is_limited() ? device_of_ordinal(ordinal) : NULL;
-  if (device == NULL || context == NULL)
-    return real.cuGreenCtxCreate(context, description, ordinal, flags);
-  struct measured_allocation measured = measured_allocation(device, 0);
-  CUgreenCtx made = NULL;
-  while (measured_begin(&measured))
-    if (measured_passes_limit(&measured, real.cuGreenCtxCreate(&made, description, ordinal, flags)))
-      real.cuGreenCtxDestroy(made);
-  if (measured.result == CUDA_SUCCESS)
-    *context = made;
-  return measured.result;
-}
 
 /* ---- modules and libraries ---------------------------------------------------------------------------------------
  */

@@ -1,11 +1,30 @@
 /* Contexts: made, looked at, and undone when they pass the limit; and their end. */
+#include "base/log.h"
 #include "cuda/memory.h"
 #include "cuda/overhead.h"
 #include "cuda/reserve.h"
 #include "device/suspension.h"
+#include "memory/table.h"
 #include "stream/meters.h"
 #include "stream/profile.h"
 #include "stream/streams.h"
+
+#include <stdlib.h>
+
+#define MPS_ENABLED ((CUdevice_attribute)133) /* CU_DEVICE_ATTRIBUTE_MPS_ENABLED, which older headers do not name */
+
+/* Fails without an MPS server, without which CUDA silently uses the GPU directly. */
+static CUresult check_is_together(void) {
+  int is_client = 0;
+  if (!process_is_together() || (real.cuDeviceGetAttribute(&is_client, MPS_ENABLED, 0) == CUDA_SUCCESS && is_client))
+    return CUDA_SUCCESS;
+  const char *pipes = getenv("CUDA_MPS_PIPE_DIRECTORY");
+  log_line(LOG_ERROR,
+           "this program is to share the GPU in space and found no MPS server (%s): it gets no GPU; start it again by "
+           "vgpurun",
+           pipes != NULL ? pipes : "CUDA_MPS_PIPE_DIRECTORY is not set");
+  return CUDA_ERROR_MPS_CONNECTION_FAILED;
+}
 
 HOOK CUresult cuInit(unsigned flags) {
   hooks_load_cuda();
@@ -20,7 +39,7 @@ HOOK CUresult cuInit(unsigned flags) {
   }
   CUresult result = real.cuInit(flags);
   suspension_leave_start();
-  return result;
+  return result == CUDA_SUCCESS ? check_is_together() : result;
 }
 
 struct measured_context {
@@ -134,13 +153,13 @@ static CUresult destroy_context(CUcontext context, CUresult (*destroy)(CUcontext
   struct device *device = device_of_context(context);
   device_contexts_change();
   memory_begin_leaving(device, LEDGER_UNKNOWN_BYTES);
-  struct streams_pause pause = streams_pause(device);
   bool profile_paused = profile_is_on() && profile_streams_pause();
   CUresult result = destroy(context);
   bool ended = result == CUDA_SUCCESS || device_of_context(context) == NULL; /* the error may be that of its work */
   if (profile_is_on())
     profile_streams_resume(profile_paused, ended ? context : NULL);
-  streams_resume(pause, ended ? context : NULL);
+  if (ended)
+    streams_forget_context(device, context);
   return forget_context(device, context, result == CUDA_SUCCESS, result);
 }
 
@@ -154,22 +173,43 @@ HOOK CUresult cuCtxDestroy_v2(CUcontext context) {
   return destroy_context(context, real.cuCtxDestroy_v2);
 }
 
-/* A release ends the primary context with the last reference, a reset at once. */
-static CUresult release_primary(CUdevice ordinal, CUresult (*release)(CUdevice)) {
-  if (!process_is_limited())
-    return release(ordinal);
-  struct device *device = device_of_ordinal(ordinal);
+/* A call that may end a device's primary context. */
+struct release {
+  CUdevice ordinal;
+  struct device *device;
+  CUcontext green; /* the green context that goes; NULL: none */
+  bool profile_paused;
+};
+
+static struct release begin_release(CUdevice ordinal, CUcontext green) {
+  struct release release = {.ordinal = ordinal, .device = device_of_ordinal(ordinal), .green = green};
   device_contexts_change();
-  memory_begin_leaving(device, LEDGER_UNKNOWN_BYTES);
-  struct streams_pause pause = streams_pause(device);
-  bool profile_paused = profile_is_on() && profile_streams_pause();
-  CUresult result = release(ordinal);
-  bool ended = device != NULL && !device_primary_is_active(ordinal);
+  memory_begin_leaving(release.device, LEDGER_UNKNOWN_BYTES);
+  release.profile_paused = profile_is_on() && profile_streams_pause();
+  return release;
+}
+
+static CUresult end_release(const struct release *release, CUresult result) {
+  struct device *device = release->device;
+  bool ended = device != NULL && !device_primary_is_active(release->ordinal);
   CUcontext context = ended ? __atomic_load_n(&device->primary_context, __ATOMIC_RELAXED) : NULL;
   if (profile_is_on())
-    profile_streams_resume(profile_paused, context);
-  streams_resume(pause, context);
+    profile_streams_resume(release->profile_paused, context);
+  if (context != NULL)
+    streams_forget_context(device, context);
+  if (ended && release->green != NULL) {
+    streams_forget_context(device, release->green);
+    memory_forget_context(device, release->green);
+  }
   return forget_context(device, context, ended && result == CUDA_SUCCESS, result);
+}
+
+/* A release ends the primary context with the last reference, a reset at once. */
+static CUresult release_primary(CUdevice ordinal, CUresult (*call)(CUdevice)) {
+  if (!process_is_limited())
+    return call(ordinal);
+  struct release release = begin_release(ordinal, NULL);
+  return end_release(&release, call(ordinal));
 }
 
 #define RELEASE_PRIMARY(name)                                                                                          \
@@ -182,3 +222,57 @@ RELEASE_PRIMARY(cuDevicePrimaryCtxRelease)
 RELEASE_PRIMARY(cuDevicePrimaryCtxRelease_v2)
 RELEASE_PRIMARY(cuDevicePrimaryCtxReset)
 RELEASE_PRIMARY(cuDevicePrimaryCtxReset_v2)
+
+/* ---- green contexts ----------------------------------------------------------------------------------------------
+ */
+
+static struct table green_contexts = TABLE_INITIALIZER; /* handle -> device, and its ordinal as the kind */
+
+static void green_contexts_forget(void) {
+  table_abandon(&green_contexts);
+}
+PROCESS_IN_CHILD(green_contexts_forget);
+
+HOOK CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description, CUdevice ordinal, unsigned flags) {
+  struct device *device = process_is_limited() ? device_of_ordinal(ordinal) : NULL;
+  if (device == NULL || green == NULL)
+    return real.cuGreenCtxCreate(green, description, ordinal, flags);
+  struct measured_allocation measured = measured_allocation(device, 0);
+  CUgreenCtx made = NULL;
+  while (measured_begin(&measured))
+    if (measured_passes_limit(&measured, real.cuGreenCtxCreate(&made, description, ordinal, flags)))
+      real.cuGreenCtxDestroy(made);
+  if (measured.result != CUDA_SUCCESS)
+    return measured.result;
+  if (!table_put(&green_contexts, (struct table_entry){.key = (uintptr_t)made, .owner = device, .kind = ordinal})) {
+    real.cuGreenCtxDestroy(made);
+    overhead_correct(device, 0);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *green = made;
+  return CUDA_SUCCESS;
+}
+
+/* A green context may have the last reference to the primary one, and then memory goes with it. */
+HOOK CUresult cuGreenCtxDestroy(CUgreenCtx green) {
+  hooks_load_cuda();
+  struct table_entry entry;
+  if (!process_is_limited() || !table_take(&green_contexts, (uintptr_t)green, &entry))
+    return real.cuGreenCtxDestroy(green);
+  CUcontext context = NULL;
+  real.cuCtxFromGreenCtx(&context, green);
+  struct release release = begin_release(entry.kind, context);
+  CUresult result = real.cuGreenCtxDestroy(green);
+  if (result != CUDA_SUCCESS)
+    table_put(&green_contexts, entry);
+  return end_release(&release, result);
+}
+
+/* The current context may be of another device, or there is none. */
+static struct device *device_of_green_context(CUgreenCtx green) {
+  struct table_entry entry;
+  return process_shows_limits() && table_get(&green_contexts, (uintptr_t)green, &entry) ? entry.owner : NULL;
+}
+
+MEASURED_HOOK_ON(device_of_green_context(green), cuGreenCtxStreamCreate, stream, cuStreamDestroy_v2, STREAM_BYTES,
+                 (CUstream * stream, CUgreenCtx green, unsigned flags, int priority), green, flags, priority)

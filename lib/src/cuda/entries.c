@@ -81,6 +81,7 @@ ENTRY_2(BODY, cuStreamCreate, CUstream *, unsigned)
 ENTRY_3(BODY, cuStreamCreateWithPriority, CUstream *, unsigned, int)
 ENTRY_4(BODY, cuGreenCtxStreamCreate, CUstream *, CUgreenCtx, unsigned, int)
 ENTRY_4(BODY, cuGreenCtxCreate, CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned)
+ENTRY_1(BODY, cuGreenCtxDestroy, CUgreenCtx, CHANGES_CONTEXT)
 ENTRY_1(BODY, cuInit, unsigned)
 
 /* memory of graphs */
@@ -100,7 +101,7 @@ ENTRY_1(BODY, cuDeviceGraphMemTrim, CUdevice)
 ENTRY_2(BODY, cuGraphLaunch, CUgraphExec, CUstream, LAUNCHES_ON(legacy(b)))
 ENTRY_2(BODY, cuGraphLaunch_ptsz, CUgraphExec, CUstream, LAUNCHES_ON(per_thread(b)))
 
-/* where the program waits, and where what is measured ends */
+/* ends of waits and of measurements */
 ENTRY_0(BODY, cuCtxSynchronize, WAITS)
 ENTRY_1(BODY, cuCtxSynchronize_v2, CUcontext, WAITS)
 ENTRY_1(BODY, cuStreamSynchronize, CUstream, STREAM(a), WAITS)

@@ -1,7 +1,6 @@
 /*
- * Where the program enters: one row for each function that is recorded, with the types of its arguments, which are
- * called a, b, c and so on in their order, and then what of the call is worth recording. The compiler compares a row
- * with the prototype in cuda.h.
+ * The CUDA entry points: one row for each recorded function, with the types of its arguments (named a, b, c and so on
+ * in their order) and then what is recorded of the call. The compiler compares each row with the prototype in cuda.h.
  *
  * In a process without limits and a profile, an entry is a branch and a jump to the driver. Else it waits while the
  * process is suspended, and goes on to the BODY of a caught function (in a file of cuda/) or, where a function is only

@@ -6,7 +6,7 @@
 #include "cuda/memory_pools.h"
 #include "device/devices.h"
 
-struct graph_needs; /* what a graph may need, on each device */
+struct graph_needs; /* a graph's possible needs, on each device */
 
 /* A launch or an upload. */
 struct graph_run {
@@ -28,7 +28,7 @@ struct graph_needs {
   struct device *device;
   CUdevice ordinal;
   uint64_t most_bytes;  /* all allocations: more the graph cannot need, in whatever order its nodes run */
-  uint64_t least_bytes; /* those that it does not free, or the largest: less it cannot need */
+  uint64_t least_bytes; /* allocations that it does not free, or the largest: it cannot need less */
   struct graph_needs *next;
 };
 

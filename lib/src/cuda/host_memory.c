@@ -81,7 +81,7 @@ bool host_memory_reserve_physical(const struct device *device, uint64_t bytes, C
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* never held across a driver call */
 static struct waiting {
   struct host_memory memory;
-  CUevent event; /* that the stream has come to the point where it is free */
+  CUevent event; /* done when the stream has come to the point where it is free */
 } waiting[MOST_WAITING];
 static int waiting_count;
 

@@ -1,13 +1,16 @@
-/* The launch hooks: the meter holds the launch back and measures it, the driver does it. */
+/* The launch hooks: the launch is noted, and held where the GPU's own scheduler does not hold the limit; the driver
+ * does it. */
 
+#include "compute/gate.h"
+#include "compute/outstanding.h"
 #include "cuda/graph_memory.h"
 #include "device/suspension.h"
 #include "stream/meters.h"
 #include "stream/profile.h"
 #include "stream/streams.h"
 
-/* The cost of a launch depends on the kernel and roughly on the size of its grid: with the binary logarithm of that,
- * a kernel that is launched with ever new sizes is still a known one. */
+/* Names what is launched, for the profile. How long a launch takes depends on the kernel and roughly on the size of its
+ * grid: with the binary logarithm of that, a kernel that is launched with ever new sizes is still a known one. */
 static uint64_t work_of(CUfunction function, uint64_t blocks) {
   return (uint64_t)(uintptr_t)function ^ ((uint64_t)(64 - __builtin_clzll(blocks | 1)) << 56);
 }
@@ -17,6 +20,19 @@ static uint64_t block_count(unsigned x, unsigned y, unsigned z) {
   return __builtin_mul_overflow(plane, (uint64_t)z, &all) ? UINT64_MAX : all;
 }
 
+static struct profile_size size_of(uint64_t blocks, unsigned block_x, unsigned block_y, unsigned block_z,
+                                   unsigned shared_bytes) {
+  return (struct profile_size){blocks, (uint32_t)block_count(block_x, block_y, block_z), shared_bytes};
+}
+
+/* The driver refuses a launch without a configuration. */
+static struct profile_size size_of_config(const CUlaunchConfig *config) {
+  if (config == NULL)
+    return (struct profile_size){0};
+  return size_of(block_count(config->gridDimX, config->gridDimY, config->gridDimZ), config->blockDimX,
+                 config->blockDimY, config->blockDimZ, config->sharedMemBytes);
+}
+
 /* Is it certain that the launch need not be looked at? */
 static inline bool passes(void) {
   return !profile_is_on() && !meters_measure_launches();
@@ -24,9 +40,10 @@ static inline bool passes(void) {
 
 /* State carried from begin() to end(). */
 struct launch {
-  struct meter_stream *metered; /* that is to know when it is done, or NULL */
+  struct meter_stream *metered; /* the stream that is to know when it is done, or NULL */
   struct profile_launch profiled;
   int64_t start_ns;
+  bool is_kernel;
 };
 
 /* Looks up now and then, also where compute is limited. */
@@ -34,21 +51,29 @@ static inline bool is_metered(int64_t now_ns) {
   return process_is_limited() && (meters_have_company(now_ns) || process_limits_compute_somewhere());
 }
 
+static void pass(struct meter_stream *stream, int64_t now_ns) {
+  bool is_held = atomic_load_explicit(&stream->meter->holds_launches, memory_order_relaxed);
+  if (is_held)
+    gate_pass(stream, now_ns);
+  outstanding_launch(stream, is_held ? quick_clock_ns() : now_ns);
+}
+
 /* A graph has no function. */
-static HOT struct launch begin(CUstream stream, CUfunction function, uint64_t work) {
-  struct launch launch = {.start_ns = quick_clock_ns()};
+static HOT struct launch begin(CUstream stream, CUfunction function, uint64_t work, struct profile_size size) {
+  struct launch launch = {.start_ns = quick_clock_ns(), .is_kernel = function != NULL};
   struct meter_stream *found = is_metered(launch.start_ns) ? streams_find(stream) : NULL;
-  if (found != NULL && meter_launch(found, work, launch.start_ns))
-    launch.metered = found;
+  if (found != NULL)
+    pass(found, launch.start_ns);
+  launch.metered = found;
   if (profile_is_on())
     launch.profiled =
-        profile_streams_launch(stream, function, work, found != NULL ? quick_clock_ns() : launch.start_ns);
+        profile_streams_launch(stream, function, work, &size, found != NULL ? quick_clock_ns() : launch.start_ns);
   return launch;
 }
 
 static inline void end(const struct launch *launch, CUresult result) {
   if (__builtin_expect(launch->metered != NULL, 0))
-    meter_launched(launch->metered);
+    outstanding_launched(launch->metered, launch->is_kernel && result == CUDA_SUCCESS ? launch->start_ns : 0);
   if (profile_is_on())
     profile_streams_launched(&launch->profiled, result == CUDA_SUCCESS);
 }
@@ -63,11 +88,12 @@ static HOT CUresult end_and_record(const struct launch *launch, CUresult result,
 
 /* A function that launches is entered here, and not in cuda/entries.c: what it is measured for and what is recorded of
  * it is done in one go. */
-#define LAUNCH(often, name, parameters, arguments, stream, function, work)                                             \
+#define LAUNCH(often, name, parameters, arguments, stream, function, size)                                             \
   static often inline CUresult measured_##name parameters {                                                            \
     if (passes())                                                                                                      \
       return real.name arguments;                                                                                      \
-    struct launch launch = begin(stream, function, work);                                                              \
+    struct profile_size launched = size;                                                                               \
+    struct launch launch = begin(stream, function, work_of(function, launched.blocks), launched);                      \
     return end_and_record(&launch, real.name arguments, API_##name, stream);                                           \
   }                                                                                                                    \
   static often __attribute__((noinline)) CUresult looked_at_##name parameters {                                        \
@@ -82,7 +108,8 @@ static HOT CUresult end_and_record(const struct launch *launch, CUresult result,
          (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,  \
           unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters, void **extra),                  \
          (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra),       \
-         stream_of(stream), function, work_of(function, block_count(grid_x, grid_y, grid_z)))
+         stream_of(stream), function,                                                                                  \
+         size_of(block_count(grid_x, grid_y, grid_z), block_x, block_y, block_z, shared_bytes))
 
 LAUNCH_KERNEL(cuLaunchKernel, legacy)
 LAUNCH_KERNEL(cuLaunchKernel_ptsz, per_thread)
@@ -90,7 +117,7 @@ LAUNCH_KERNEL(cuLaunchKernel_ptsz, per_thread)
 #define LAUNCH_KERNEL_EX(name, stream_of)                                                                              \
   LAUNCH(HOT, name, (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra),              \
          (config, function, parameters, extra), stream_of(config != NULL ? config->hStream : NULL), function,          \
-         work_of(function, config != NULL ? block_count(config->gridDimX, config->gridDimY, config->gridDimZ) : 0))
+         size_of_config(config))
 
 LAUNCH_KERNEL_EX(cuLaunchKernelEx, legacy)
 LAUNCH_KERNEL_EX(cuLaunchKernelEx_ptsz, per_thread)
@@ -100,7 +127,8 @@ LAUNCH_KERNEL_EX(cuLaunchKernelEx_ptsz, per_thread)
          (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,  \
           unsigned block_z, unsigned shared_bytes, CUstream stream, void **parameters),                                \
          (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters),              \
-         stream_of(stream), function, work_of(function, block_count(grid_x, grid_y, grid_z)))
+         stream_of(stream), function,                                                                                  \
+         size_of(block_count(grid_x, grid_y, grid_z), block_x, block_y, block_z, shared_bytes))
 
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, legacy)
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, per_thread)
@@ -115,7 +143,7 @@ LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, per_thread)
       return result;                                                                                                   \
     if (passes())                                                                                                      \
       return graph_memory_end(&run, real.name(graph, stream));                                                         \
-    struct launch launch = begin(stream_of(stream), NULL, (uint64_t)(uintptr_t)graph);                                 \
+    struct launch launch = begin(stream_of(stream), NULL, (uint64_t)(uintptr_t)graph, (struct profile_size){0});       \
     result = real.name(graph, stream);                                                                                 \
     end(&launch, result);                                                                                              \
     return graph_memory_end(&run, result);                                                                             \

@@ -204,7 +204,7 @@ enum release_kind { NOT_COUNTED, WHOLE, OF_BLOCK };
 struct release {
   enum release_kind kind;
   struct table_entry entry;
-  uint64_t leaving_bytes; /* of the owner's device or, of a block, of one that is not known yet */
+  uint64_t leaving_bytes; /* the owner's device's or, for a block, an unknown one's */
 };
 
 static HOT void begin_free(struct release *release, uint64_t pointer) {

@@ -13,7 +13,7 @@
 struct pool {
   CUmemoryPool handle;     /* NULL: a free place */
   struct device *device;   /* NULL: of host memory, which is not counted */
-  uint64_t reserved_bytes; /* as last read, and counted in the ledger */
+  uint64_t reserved_bytes; /* last read, and counted in the ledger */
   uint64_t readings;
   int users;    /* threads that ask the driver about it on their own account */
   bool leaving; /* being destroyed: its handle may soon be another pool's */

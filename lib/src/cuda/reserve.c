@@ -38,7 +38,7 @@ static const char *whose_limit(int level) {
   return texts[level];
 }
 
-/* So that what is shown is more than the limit, as what was summed up is. */
+/* Rounds up: what did not fit must not look as if it did. */
 static unsigned long long mib_up(uint64_t bytes) {
   return mib(bytes) + (bytes % MIB != 0);
 }

@@ -1,8 +1,6 @@
-/*
- * Where the program waits for the GPU: what is then known of its streams is used, and what has completed is charged at
- * once. And what is measured ends with its stream.
- */
+/* The calls that wait for the GPU: each notes which streams have nothing outstanding afterwards. */
 #include "base/clock.h"
+#include "compute/gate.h"
 #include "compute/outstanding.h"
 #include "cuda/memory.h"
 #include "cuda/memory_pools.h"
@@ -10,26 +8,26 @@
 #include "stream/meters.h"
 #include "stream/streams.h"
 
+/* Charges the GPU time used also after waits where launches are held, rather than at the next launch. */
+static void settle(struct meter *meter) {
+  if (atomic_load_explicit(&meter->holds_launches, memory_order_relaxed))
+    gate_settle_now_and_then(meter, quick_clock_ns());
+}
+
 /* Returns when the wait began. */
 static int64_t begin_wait(CUstream stream) {
-  struct meter_stream *metered = meters_measure() ? streams_find_known(stream) : NULL;
-  if (metered == NULL)
-    return 0;
-  meter_before_wait(metered);
-  return quick_clock_ns();
+  return meters_measure() && streams_find_known(stream) != NULL ? quick_clock_ns() : 0;
 }
 
 /* The legacy stream waits for others, too. */
 static CUresult end_wait(CUstream stream, int64_t began_ns, CUresult result) {
-  int64_t returned_ns = meters_measure() ? quick_clock_ns() : 0;
-  struct meter_stream *metered = returned_ns != 0 ? streams_find_known(stream) : NULL;
+  struct meter_stream *metered = meters_measure() && result == CUDA_SUCCESS ? streams_find_known(stream) : NULL;
   if (metered == NULL)
     return result;
-  if (result == CUDA_SUCCESS)
-    outstanding_done(metered, began_ns);
-  if (result == CUDA_SUCCESS && stream == CU_STREAM_LEGACY)
+  outstanding_done(metered, began_ns);
+  if (stream == CU_STREAM_LEGACY)
     outstanding_ask(metered->meter, began_ns);
-  meter_after_wait(metered, result == CUDA_SUCCESS ? METER_STREAM_IS_IDLE : METER_STREAM_MAY_BE_BUSY, returned_ns);
+  settle(metered->meter);
   return result;
 }
 
@@ -43,14 +41,13 @@ static struct wait_all begin_wait_all(void) {
   struct meter *meter = meters_measure() ? meters_current() : NULL;
   if (meter == NULL)
     return (struct wait_all){0};
-  meter_before_wait_all(meter);
   return (struct wait_all){meter, quick_clock_ns()};
 }
 
 static CUresult end_wait_all(struct wait_all wait, CUresult result) {
   if (wait.meter != NULL) {
     outstanding_ask(wait.meter, wait.began_ns);
-    meter_after_wait_all(wait.meter, quick_clock_ns());
+    settle(wait.meter);
   }
   if (process_is_limited())
     pools_after_wait();
@@ -68,7 +65,7 @@ static CUresult end_wait_context(struct wait_all wait, CUresult result) {
 static CUresult end_poll(struct wait_all wait, CUresult result) {
   if (wait.meter != NULL && result == CUDA_SUCCESS) {
     outstanding_ask(wait.meter, wait.began_ns);
-    meter_after_poll(wait.meter);
+    settle(wait.meter);
   }
   return result;
 }

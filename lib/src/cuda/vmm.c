@@ -17,7 +17,7 @@ struct physical {
   bool may_stay;   /* others, or a sparse array, may have it still when we have given it up */
   uint64_t bytes;
   uint64_t handle;
-  int references; /* of the handle */
+  int references; /* the handle's */
   int mappings;
 };
 

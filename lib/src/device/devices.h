@@ -9,18 +9,18 @@
 #include "shared/limits.h"
 
 struct device {
-  char uuid[VGPU_UUID_SIZE]; /* as it was when it was last looked at */
+  char uuid[VGPU_UUID_SIZE]; /* when it was last looked at */
   int number;                /* in the usage file, and in the limits file if there is one; -1: not granted */
   uint64_t total_bytes;
   bool in_nvml;
   nvmlDevice_t nvml;
-  CUcontext primary_context;      /* as last given to the program */
-  struct limits environment;      /* what the variables say; without a limits file only */
+  CUcontext primary_context;      /* last given to the program */
+  struct limits environment;      /* limits from variables; without a limits file only */
   int64_t corrected_ns;           /* when overhead was last asked of NVML */
-  struct ledger_range uncounted;  /* what NVML said then that the ledger does not have as allocated */
+  struct ledger_range uncounted;  /* NVML's bytes then that the ledger does not have as allocated */
   uint64_t used_when_asked_bytes; /* by the container, as far as was known then */
-  uint64_t uncounted_elsewhere_bytes[VGPU_MAX_LEVELS]; /* what it said then of the other processes of each level, and
-                                                           they do not count yet */
+  uint64_t uncounted_elsewhere_bytes[VGPU_MAX_LEVELS]; /* NVML's bytes then of the other processes of each level,
+                                                           which they do not count yet */
   bool is_listed;                                      /* NVML listed this process then */
   struct meter *meter;                                 /* stream/meters.c's; NULL until something is launched */
   bool was_tried;                                      /* stream/meters.c's: whether the driver takes work off it */

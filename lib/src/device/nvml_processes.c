@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 
-#define FEW                                                                                                            \
-  1024          /* as a usage file has slots: where room is lacking, the answer takes as long and has to be had again */
+/* A usage file has so many slots. An answer that finds too little room takes as long, and has to be had again. */
+#define FEW 1024
 #define TRIES 4 /* the list may grow between two questions */
 
 struct nvml_processes_room {

@@ -14,7 +14,7 @@ struct nvml_processes {
   nvmlReturn_t result;
   unsigned count;
   const nvmlProcessInfo_t *list;
-  struct nvml_processes_room *room; /* where the list is */
+  struct nvml_processes_room *room; /* holds the list */
 };
 
 /* Asks NVML; false when it does not say. After an answer the list is given back with nvml_processes_done. */

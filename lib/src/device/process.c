@@ -21,7 +21,6 @@ static enum process_state decided;
 static const uint32_t not_known = VGPU_SUSPENDED;
 HOT_DATA const uint32_t *process_suspended[VGPU_MAX_LEVELS + 1] = {&not_known};
 static HOT_DATA bool environment_limits_compute;
-bool process_holds_launches;
 static bool has_limits;
 
 extern void (*const __start_in_child[])(void) __attribute__((visibility("hidden")));
@@ -81,7 +80,6 @@ static enum process_state decide(void) {
   begin_ledgers();
   process_ledger_with_slot = NULL;
   environment_limits_compute = limits_of_compute_in_environment();
-  process_holds_launches = !limits_by_scheduler_in_environment();
   return PROCESS_LIMITED;
 }
 
@@ -124,6 +122,13 @@ HOT bool process_limits_compute_somewhere(void) {
   if (environment_limits_compute || (__builtin_expect(process_level_count > 1, 0) && is_limited_above()))
     return true;
   return process_level_files[0].limits != NULL && limits_of_compute_in_file(process_level_files[0].limits);
+}
+
+bool process_is_together(void) {
+  bool together = false;
+  for (int i = 0; i < process_level_count; i++)
+    together |= process_level_files[i].limits != NULL && process_level_files[i].limits->together != 0;
+  return together;
 }
 
 const struct vgpu_limits *process_devices_file(void) {

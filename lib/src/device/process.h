@@ -39,9 +39,6 @@ static inline bool process_is_suspended(void) {
   return false;
 }
 
-/* Is it decided that launches are held here, and the GPU's own scheduler is left alone? */
-extern bool process_holds_launches;
-
 /* Does the program see a GPU of the limits' size? Not where it is only profiled. */
 bool process_shows_limits(void);
 
@@ -68,6 +65,9 @@ static inline const struct level_files *process_files(void) {
 
 /* The limits file that names the devices by their numbers at the first level; NULL: the environment has the limits. */
 const struct vgpu_limits *process_devices_file(void);
+
+/* Is it to be a client of an MPS server, by the limits file of its own share or of one around it? */
+bool process_is_together(void);
 
 /* The number of a device at a level, by that which it has at the first; -1: not granted there. A limits file may have
  * been changed since they were found: at each new device they are found again. */

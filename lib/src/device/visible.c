@@ -17,7 +17,7 @@
 
 struct list {
   char text[MOST_BYTES];
-  bool has[VGPU_MAX_DEVICES]; /* of the share's GPUs, those that it names */
+  bool has[VGPU_MAX_DEVICES]; /* GPUs of the share that it names */
 };
 
 static int gpu_count(const struct vgpu_limits *share) {

@@ -59,7 +59,7 @@ HOOK int ioctl(int file, ioctl_request request, ...) {
   void *argument = va_arg(more, void *);
   va_end(more);
   bool is_drivers = RM_REQUEST_TYPE(request) == RM_TYPE;
-  if (__builtin_expect(!is_drivers || process_is_free() || process_holds_launches, 1))
+  if (__builtin_expect(!is_drivers || process_is_free(), 1))
     return next(file, (unsigned long)request, argument);
   return look_at(file, (unsigned long)request, argument);
 }

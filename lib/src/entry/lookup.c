@@ -31,7 +31,7 @@ static const struct route nvml_routes[] = {NVML_CAUGHT(ENTERED)};
 #define COUNT(routes) (sizeof(routes) / sizeof(routes)[0])
 
 struct library {
-  const char *prefix; /* of its functions' names */
+  const char *prefix; /* its functions' names begin with it */
   const struct route *routes;
   size_t count;
   bool (*is_loaded)(void);

@@ -100,6 +100,7 @@ CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUd
   X(cuStreamCreateWithPriority)                                                                                        \
   X(cuGreenCtxStreamCreate)                                                                                            \
   X(cuGreenCtxCreate)                                                                                                  \
+  X(cuGreenCtxDestroy)                                                                                                 \
   X(cuInit)                                                                                                            \
   /* memory of graphs */                                                                                               \
   X(cuGraphInstantiate)                                                                                                \
@@ -122,7 +123,7 @@ CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUd
   X(cuLaunchCooperativeKernel_ptsz)                                                                                    \
   X(cuGraphLaunch)                                                                                                     \
   X(cuGraphLaunch_ptsz)                                                                                                \
-  /* where the program waits, and where what is measured ends */                                                       \
+  /* ends of waits and of measurements */                                                                              \
   X(cuCtxSynchronize)                                                                                                  \
   X(cuCtxSynchronize_v2)                                                                                               \
   X(cuStreamSynchronize)                                                                                               \
@@ -169,10 +170,12 @@ CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUd
   X(cuGraphMemAllocNodeGetParams)                                                                                      \
   X(cuGraphMemFreeNodeGetParams)                                                                                       \
   X(cuGraphNodeGetType)                                                                                                \
-  X(cuGreenCtxDestroy)                                                                                                 \
+  X(cuCtxFromGreenCtx)                                                                                                 \
   X(cuKernelGetName)                                                                                                   \
   X(cuMemAdvise_v2)                                                                                                    \
   X(cuMemPoolGetAttribute)                                                                                             \
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessor)                                                                       \
+  X(cuStreamGetCtx)                                                                                                    \
   X(cuStreamIsCapturing)                                                                                               \
   X(cuThreadExchangeStreamCaptureMode)
 

@@ -17,7 +17,7 @@
  * grow by (cuda/pools.c), which it seldom does: that stays shown for the next one. */
 #define MOST_UNSHOWN_BYTES (2 * LEDGER_BLOCK_BYTES)
 #define MOST_KEPT_BYTES ((32ULL << 20) + MOST_UNSHOWN_BYTES)
-#define MOST_KEPT_PART 64 /* of a level's limit: of all its processes together */
+#define MOST_KEPT_PART 64 /* the part of a level's limit that all its processes together may keep */
 
 uint64_t ledger_driver_size(uint64_t requested_bytes) {
   uint64_t rounded;
@@ -127,6 +127,13 @@ struct vgpu_device_usage ledger_own_usage(const struct ledger *ledger, int devic
   usage.counted_bytes = held_by_us(ledger, device);
   claim_release(&ledger->own->claim);
   return usage;
+}
+
+void ledger_note_limiter(const struct ledger *ledger, int device, uint32_t limiter) {
+  claim_take(&ledger->own->claim);
+  own_usage(ledger, device)->limiter = limiter;
+  show_now(ledger, device, held_by_us(ledger, device));
+  claim_release(&ledger->own->claim);
 }
 
 /* ---- reserving --------------------------------------------------------------------------------------------------- */

@@ -23,27 +23,27 @@
 /* Counts what changes hands between this process and the driver while the driver is asked what the process holds. */
 struct ledger_flow {
   uint64_t begun_bytes;   /* ever reserved, or counted without a reservation */
-  uint64_t settled_bytes; /* of these: no longer pending */
+  uint64_t settled_bytes; /* reserved bytes that are no longer pending */
   uint64_t leaving_bytes; /* allocated, and given back to the driver, which has not answered */
-  uint64_t raises;        /* of the overhead */
+  uint64_t raises;        /* number of times the overhead grew */
 };
 
-/* Known of one usage file, by this process's numbers of the devices. */
+/* This process's knowledge of one usage file, by its own numbers of the devices. */
 struct ledger_level {
-  struct vgpu_device_usage shown[VGPU_MAX_DEVICES]; /* as this process's slot has it */
-  uint64_t granted_bytes[VGPU_MAX_DEVICES];         /* of what is shown: found to be within the limit */
+  struct vgpu_device_usage shown[VGPU_MAX_DEVICES]; /* content of this process's slot */
+  uint64_t granted_bytes[VGPU_MAX_DEVICES];         /* shown bytes that were found to be within the limit */
   uint64_t kept_bytes[VGPU_MAX_DEVICES];            /* may stay shown, and granted, when it is released */
-  uint64_t others_bytes[VGPU_MAX_DEVICES];          /* as they were read last */
+  uint64_t others_bytes[VGPU_MAX_DEVICES];          /* last read */
   uint32_t slots_used;                              /* likewise */
   int32_t numbers[VGPU_MAX_DEVICES]; /* the devices' in that file; at the first level they are the same */
 };
 
 /* This process's holdings, in memory that nobody else can damage. */
 struct ledger_own {
-  int32_t claim;                   /* of the thread that changes or shows them */
+  int32_t claim;                   /* taken by the thread that changes or shows them */
   struct vgpu_process_usage usage; /* exactly, but for what is pending */
   uint64_t leaving_somewhere_bytes;
-  uint64_t most_bytes[VGPU_MAX_DEVICES]; /* that a device has, which no process holds more of; 0: not known */
+  uint64_t most_bytes[VGPU_MAX_DEVICES]; /* the device's memory, which no process exceeds; 0: not known */
   struct ledger_flow flows[VGPU_MAX_DEVICES];
   struct ledger_level levels[VGPU_MAX_LEVELS];
 };
@@ -72,7 +72,7 @@ struct ledger {
   void *context;
   int own_slot;         /* shows the others what counts of `own`; -1 for none */
   int level;            /* 0: the process's own */
-  struct ledger *above; /* of the share that this one is a part of; NULL: none */
+  struct ledger *above; /* the share around this one; NULL: none */
 };
 
 /* The most that the driver takes from the device for a request: whole blocks. Requests of up to 1 MiB share a block.
@@ -100,7 +100,7 @@ void ledger_settle(const struct ledger *ledger, int device, uint64_t reserved_by
 /* Counts what the driver has already taken, limit or not. */
 void ledger_add(const struct ledger *ledger, int device, uint64_t bytes);
 
-/* Counts no longer what the driver has back. */
+/* Stops counting bytes that the driver has back. */
 void ledger_release(const struct ledger *ledger, int device, uint64_t bytes);
 
 /* Around a call that gives bytes back to the driver: they stay counted until they are released, but may be gone before.
@@ -135,11 +135,14 @@ void ledger_release_host(const struct ledger *ledger, int device, uint64_t bytes
 void ledger_add_context(const struct ledger *ledger, int device, uint64_t bytes);
 void ledger_release_context(const struct ledger *ledger, int device, uint64_t bytes);
 
-/* Taken before the driver is asked what this process holds: what was counted then. */
+/* A snapshot of what is counted, taken before the driver is asked what this process holds. */
 struct ledger_snapshot {
   uint64_t allocated_bytes, pending_bytes, begun_bytes, raises;
 };
 struct ledger_snapshot ledger_snapshot(const struct ledger *ledger, int device);
+
+/* Notes which VGPU_LIMITER_* holds this process to its compute limit on the device; the value never decreases. */
+void ledger_note_limiter(const struct ledger *ledger, int device, uint32_t limiter);
 
 /* The least and the most that is not counted as allocated, if all managed memory is on the host. */
 struct ledger_range {

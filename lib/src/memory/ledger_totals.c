@@ -19,7 +19,7 @@ struct other {
   int way, device, slot, slots_used;
   uint32_t pid, pid_namespace; /* by next_named() alone */
   struct vgpu_device_usage usage;
-  uint64_t counted_bytes; /* of that, if it can be */
+  uint64_t counted_bytes; /* the counted part of the usage, if that could be read */
   bool failed;            /* to read it */
 };
 

@@ -17,10 +17,10 @@ uint64_t ledger_used_of_late(const struct ledger *ledger, int device);
 
 /* The parts of the total. */
 struct ledger_parts {
-  uint64_t own_bytes, others_bytes; /* what this process and the others asked for */
-  uint64_t overhead_bytes;          /* of all: contexts, modules */
-  uint64_t context_bytes;           /* of that */
-  uint64_t host_bytes;              /* of all, beside the device */
+  uint64_t own_bytes, others_bytes; /* requested by this process and by the others */
+  uint64_t overhead_bytes;          /* all processes': contexts, modules */
+  uint64_t context_bytes;           /* contexts alone */
+  uint64_t host_bytes;              /* all processes', beside the device */
 };
 struct ledger_parts ledger_parts(const struct ledger *ledger, int device);
 

@@ -16,7 +16,7 @@ struct table_entry {
   uint64_t key; /* never 0 */
   uint64_t bytes;
   void *owner;
-  void *context; /* that it goes with; NULL: none */
+  void *context; /* the context that it goes with; NULL: none */
   int kind;      /* the caller's own */
 };
 

@@ -17,8 +17,8 @@ struct profile_disk {
   char *path;
   size_t mapped_bytes;
   pthread_mutex_t lock; /* guards the growth; never held across a driver call */
-  size_t room_bytes;    /* of which this much is on the disk */
-  uint32_t chunk_count; /* that the bound, or the disk, has room for */
+  size_t room_bytes;    /* bytes that are allocated on the disk */
+  uint32_t chunk_count; /* the bound, or the disk, has room for so many */
   dev_t device;
   ino_t inode;
 };

@@ -29,7 +29,7 @@
 #define PROFILE_NAMES_SIZE 786432
 #define PROFILE_CHUNK_SIZE 65536
 #define PROFILE_CHUNK_RECORDS 2047
-#define PROFILE_CHUNKS_OFFSET 2097152 /* where the ring begins */
+#define PROFILE_CHUNKS_OFFSET 2097152 /* beginning of the ring */
 
 #define PROFILE_NO_DEVICE 255
 
@@ -53,7 +53,7 @@
 struct profile_record {
   uint64_t start_ns;
   uint64_t duration_ns;
-  uint64_t value; /* of a call: the bytes of the copy or allocation */
+  uint64_t value; /* a call's: the bytes of the copy or allocation */
   uint32_t stream;
   uint16_t api; /* index into the header's names */
   uint8_t device;
@@ -84,6 +84,12 @@ struct profile_kernel {
   uint32_t name_length; /* 0: has none */
 };
 
+/* How much of the GPU the launches of a kernel fill, as far as that is known: an older library stores zeros. */
+struct profile_fill {
+  uint64_t known_ns;  /* the GPU time of launches of which it is known */
+  uint64_t filled_ns; /* of that time, the part that they would take if they filled the GPU */
+};
+
 struct profile_header {
   uint64_t magic; /* written last */
   uint32_t format;
@@ -104,15 +110,17 @@ struct profile_header {
 struct profile_file {
   struct profile_header header;
   struct profile_total totals[PROFILE_TOTALS_SLOTS][PROFILE_MAX_APIS];
-  uint64_t launches[PROFILE_TOTALS_SLOTS][PROFILE_MAX_KERNELS]; /* of each kernel, by the threads of one slot */
+  uint64_t launches[PROFILE_TOTALS_SLOTS][PROFILE_MAX_KERNELS]; /* each kernel's, by the threads of one slot */
   struct profile_kernel kernels[PROFILE_MAX_KERNELS];
   char names[PROFILE_NAMES_SIZE];
+  struct profile_fill fills[PROFILE_MAX_KERNELS];
 };
 
 _Static_assert(sizeof(struct profile_record) == 32, "layout");
 _Static_assert(sizeof(struct profile_chunk) == PROFILE_CHUNK_SIZE, "layout");
 _Static_assert(sizeof(struct profile_total) == 40, "layout");
 _Static_assert(sizeof(struct profile_kernel) == 16, "layout");
+_Static_assert(sizeof(struct profile_fill) == 16, "layout");
 _Static_assert(sizeof(struct profile_file) <= PROFILE_CHUNKS_OFFSET, "layout");
 
 #endif

@@ -4,7 +4,7 @@
 
 /* An estimate that is nearly certain is off by one part in this many at most. */
 #define SURE_PART 16
-#define ROUNDING_PART 64 /* of the GPU's clock */
+#define ROUNDING_PART 64 /* tolerance for the steps of the GPU's clock */
 
 /* Work that is not known was over before the marker behind it had been recorded, which is begun as soon as the launch
  * has returned. That may take much longer: the thread may be stopped there. */
@@ -25,7 +25,8 @@ bool profile_group_takes(const struct profile_group *group, const struct profile
   return group->part_count < PROFILE_GROUP_PARTS || part_of((struct profile_group *)group, work) != NULL;
 }
 
-void profile_group_join(struct profile_group *group, struct profile_work *work, uint64_t key, int64_t now_ns) {
+void profile_group_join(struct profile_group *group, struct profile_work *work, uint64_t key, uint32_t fill,
+                        int64_t now_ns) {
   int64_t usual_ns = atomic_load_explicit(&work->usual_ns, memory_order_relaxed);
   struct profile_part *part = part_of(group, work);
   if (part == NULL) {
@@ -34,6 +35,7 @@ void profile_group_join(struct profile_group *group, struct profile_work *work, 
   }
   part->launches++;
   part->usual_ns += usual_ns;
+  part->fill += fill;
   if (group->launches++ == 0)
     group->began_ns = group->ready_ns = now_ns;
   group->is_unknown |= usual_ns == 0;
@@ -48,6 +50,7 @@ void profile_group_take_back(struct profile_group *group, const struct profile_w
   if (part == NULL || part->launches == 0)
     return;
   int64_t usual_ns = part->usual_ns / part->launches;
+  part->fill -= part->fill / part->launches;
   part->launches--;
   part->usual_ns -= usual_ns;
   group->launches--;
@@ -90,7 +93,10 @@ void profile_group_settle(const struct profile_group *group, const struct profil
     const struct profile_part *part = &group->parts[i];
     double share = group->is_unknown || group->usual_ns == 0 ? (double)part->launches / (double)group->launches
                                                              : (double)part->usual_ns / (double)group->usual_ns;
-    profile_kernels_add_time(part->kernel, (int64_t)(share * (double)own_ns + 0.5));
+    int64_t part_ns = (int64_t)(share * (double)own_ns + 0.5);
+    profile_kernels_add_time(part->kernel, part_ns);
+    if (part->fill > 0)
+      profile_kernels_add_fill(part->kernel, part_ns, (double)part->fill / part->launches / PROFILE_FULL);
     if (is_learned_from)
       profile_kernels_learn(part->work, part->key, measure->busy_ns / part->launches, measure->is_certain);
   }

@@ -19,7 +19,8 @@ struct profile_part {
   uint64_t key;
   uint32_t kernel;
   uint32_t launches;
-  int64_t usual_ns; /* of all of them */
+  int64_t usual_ns; /* the sum over all of them */
+  uint32_t fill;    /* the same, of PROFILE_FULL each */
 };
 
 struct profile_group {
@@ -27,9 +28,9 @@ struct profile_group {
   int64_t last_ns;               /* when the call of its last launch began */
   int64_t ready_ns;              /* when all would be done if nothing were before it, and took what it usually takes */
   int64_t closed_ns;             /* when the marker behind it had been recorded */
-  int64_t usual_ns;              /* of all its launches */
+  int64_t usual_ns;              /* the sum over all its launches */
   uint32_t launches, part_count;
-  bool is_unknown;    /* one launch, of work that has not been measured yet */
+  bool is_unknown;    /* a single launch, whose work has not been measured yet */
   bool had_pause;     /* so far as is known, the GPU waited for one of its launches */
   bool has_strangers; /* other threads launched into it unseen */
   struct profile_part parts[PROFILE_GROUP_PARTS];
@@ -44,8 +45,10 @@ struct profile_measure {
 /* Is there room for a launch of that work? */
 bool profile_group_takes(const struct profile_group *group, const struct profile_work *work);
 
-/* A launch whose call begins now joins the group, and does not if it fails. */
-void profile_group_join(struct profile_group *group, struct profile_work *work, uint64_t key, int64_t now_ns);
+/* A launch whose call begins now joins the group, and does not if it fails. `fill`: the part of the GPU
+ * that it fills. */
+void profile_group_join(struct profile_group *group, struct profile_work *work, uint64_t key, uint32_t fill,
+                        int64_t now_ns);
 void profile_group_take_back(struct profile_group *group, const struct profile_work *work);
 
 /* By when the markers before and behind it were done. */

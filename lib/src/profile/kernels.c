@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAP_SIZE 32768   /* of which half is used */
+#define MAP_SIZE 32768   /* at most half is used */
 #define GRAPH_PLACES 256 /* graphs that share one are learned anew each time */
 #define GRAPHS 0         /* the kernels of graphs are launched together, and measured together */
 #define OTHERS 1         /* kernels for which there is no room */
-#define MOST_LEARNED 16  /* in the mean, in which the latest counts so little: it may take now more, now less */
+#define ROOM_BITS 24     /* of a work's room; above them is the size of a block */
+#define SHARED_BITS 28
+#define MOST_LEARNED 16 /* in the mean, in which the latest counts so little: it may take now more, now less */
 
 static HOT_DATA struct profile_disk *disk;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards adding */
@@ -77,6 +79,7 @@ static void begin_work(struct profile_work *work, uint64_t key, uint32_t kernel)
   atomic_store_explicit(&work->begun, 0, memory_order_relaxed);
   atomic_store_explicit(&work->learned, 0, memory_order_relaxed);
   atomic_store_explicit(&work->usual_ns, 0, memory_order_relaxed);
+  atomic_store_explicit(&work->room, 0, memory_order_relaxed);
   atomic_store_explicit(&work->key, key, memory_order_release);
 }
 
@@ -130,4 +133,36 @@ void profile_kernels_learn(struct profile_work *work, uint64_t key, int64_t took
 void profile_kernels_add_time(uint32_t kernel, int64_t gpu_ns) {
   if (disk != NULL && gpu_ns > 0)
     __atomic_add_fetch(&disk->file->kernels[kernel].gpu_ns, (uint64_t)gpu_ns, __ATOMIC_RELAXED);
+}
+
+/* ---- how much of the GPU launches fill --------------------------------------------------------------------------- */
+
+/* A block has at least one thread, so that no size is 0. */
+static uint64_t shape_of(const struct profile_size *size) {
+  return (uint64_t)size->block_threads << SHARED_BITS | (size->shared_bytes & ((1U << SHARED_BITS) - 1));
+}
+
+bool profile_kernels_knows_room(const struct profile_work *work, const struct profile_size *size) {
+  return atomic_load_explicit(&work->room, memory_order_relaxed) >> ROOM_BITS == shape_of(size);
+}
+
+void profile_kernels_note_room(struct profile_work *work, const struct profile_size *size, uint64_t blocks) {
+  uint64_t most = (1U << ROOM_BITS) - 1;
+  uint64_t room = shape_of(size) << ROOM_BITS | (blocks < most ? blocks : most);
+  atomic_store_explicit(&work->room, room, memory_order_relaxed);
+}
+
+uint32_t profile_kernels_fill(const struct profile_work *work, const struct profile_size *size) {
+  uint64_t room = atomic_load_explicit(&work->room, memory_order_relaxed) & ((1U << ROOM_BITS) - 1);
+  if (room == 0)
+    return 0;
+  return size->blocks >= room ? PROFILE_FULL : (uint32_t)max((int64_t)(size->blocks * PROFILE_FULL / room), 1);
+}
+
+void profile_kernels_add_fill(uint32_t kernel, int64_t gpu_ns, double part) {
+  if (disk == NULL || gpu_ns <= 0)
+    return;
+  struct profile_fill *fill = &disk->file->fills[kernel];
+  __atomic_add_fetch(&fill->known_ns, (uint64_t)gpu_ns, __ATOMIC_RELAXED);
+  __atomic_add_fetch(&fill->filled_ns, (uint64_t)(part * (double)gpu_ns + 0.5), __ATOMIC_RELAXED);
 }

@@ -12,7 +12,7 @@ static uint64_t taken;                             /* chunks, so far */
 static uint32_t slot_owners[PROFILE_TOTALS_SLOTS]; /* thread numbers; 0: free */
 
 __thread struct profile_place profile_place;
-static __thread uint32_t number; /* of the thread */
+static __thread uint32_t number; /* the thread's */
 static __thread uint32_t to_drop;
 
 static uint32_t thread_number(void) {

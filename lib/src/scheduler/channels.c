@@ -4,10 +4,11 @@
 #include "base/compiler.h"
 #include "base/libc_symbols.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#define MOST_OBJECTS 2048
+#define FIRST_ROOM 256
 
 enum kind { NOTHING, DEVICE, SUBDEVICE, GROUP, CHANNEL };
 
@@ -19,10 +20,10 @@ struct object {
   uint32_t client, parent, handle;
 };
 
-static struct object objects[MOST_OBJECTS];
-static uint32_t object_count, generation;
-static bool is_full; /* some are not known */
-static int32_t lock; /* a claim, never held across a call of the driver */
+static struct object *objects;
+static uint32_t room, object_count, generation;
+static bool are_all_known = true; /* else there was no memory for some */
+static int32_t lock;              /* a claim, never held across a call of the driver */
 
 /* ---- what the driver makes and frees ----------------------------------------------------------------------------- */
 
@@ -43,13 +44,27 @@ static struct object *find(enum kind kind, uint32_t client, uint32_t handle) {
   return NULL;
 }
 
+static bool make_room(void) {
+  uint32_t more = room == 0 ? FIRST_ROOM : 2 * room;
+  struct object *before = objects, *moved = calloc(more, sizeof *moved);
+  if (moved == NULL)
+    return false;
+  if (before != NULL)
+    memcpy(moved, before, object_count * sizeof *moved);
+  objects = moved;
+  room = more;
+  free(before);
+  return true;
+}
+
 static void add(const struct object *object) {
   uint32_t place = 0;
   while (place < object_count && objects[place].kind != NOTHING)
     place++;
-  is_full |= place == MOST_OBJECTS;
-  if (is_full)
+  if (place == room && !make_room()) {
+    are_all_known = false;
     return;
+  }
   objects[place] = *object;
   object_count = place == object_count ? place + 1 : object_count;
   __atomic_fetch_add(&generation, object->kind == GROUP || object->kind == CHANNEL, __ATOMIC_RELAXED);
@@ -148,7 +163,7 @@ bool channels_next(uint32_t *previous, struct channels *gpu) {
                              .device = subdevice->parent,
                              .subdevice = subdevice->handle,
                              .has_file = has_its_file(subdevice)};
-    gpu->is_in_reach = gpu->has_file && !is_full;
+    gpu->is_in_reach = gpu->has_file && are_all_known;
     add_channels(gpu);
     found = gpu->channel_count > 0;
   }
@@ -158,8 +173,9 @@ bool channels_next(uint32_t *previous, struct channels *gpu) {
 
 void channels_forget(void) {
   lock = 0;
-  object_count = 0;
-  is_full = false;
+  objects = NULL; /* a thread that is not here may have been moving them */
+  room = object_count = 0;
+  are_all_known = true;
   generation++;
 }
 

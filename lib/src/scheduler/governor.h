@@ -7,15 +7,17 @@
 #define VGPU_SCHEDULER_GOVERNOR_H
 
 #include "compute/meter.h"
+#include "scheduler/samples.h"
 
 /* Has the meter's device governed from now on, where the driver is found to obey: false where it does not, or has made
- * no channels there. `uuid` is the GPU's, and may change with it. Takes some milliseconds. */
-bool governor_begin(struct meter *meter, const char *uuid, bool (*is_suspended)(void));
+ * no channels there. `uuid` is the GPU's, and may change with it; `ask` is given the meter's owner. Takes some
+ * milliseconds. */
+bool governor_begin(struct meter *meter, const char *uuid, bool (*is_suspended)(void), samples_ask *ask);
 
-/* A meter's note_work: wakes the thread. */
-void governor_note_work(void);
+/* A meter's note_work: wakes its thread. */
+void governor_note_work(struct meter *meter);
 
-/* Charges what has not been charged yet: the process ends. */
+/* Has what has not been charged yet charged: the process ends. Waits for a tenth of a second at most. */
 void governor_settle_all(void);
 
 /* Call in a forked child, which has neither the thread nor the contexts. */

@@ -118,15 +118,14 @@ static int64_t follow(struct records *records, const struct record *record) {
   int64_t was_on_ns = records->is_on ? max(record->time_ns - records->on_since_ns, 0) : 0;
   records->on_since_ns = max(record->time_ns, records->on_since_ns);
   records->is_on = is_on;
+  records->was_driven_away |= own && record->tag == ENDS;
   records->ran_while_off |=
       own && record->tag == BEGINS && records->off_since_ns != 0 && record->time_ns > records->off_since_ns;
   return was_on_ns;
 }
 
 void records_note_off(struct records *records, const struct channels *gpu) {
-  channels_gpu_time(gpu, &records->on_since_ns);
-  records->is_on = false;
-  records->off_since_ns = records->on_since_ns;
+  channels_gpu_time(gpu, &records->off_since_ns);
 }
 
 void records_note_on(struct records *records) {
@@ -136,11 +135,14 @@ void records_note_on(struct records *records) {
 
 int64_t records_read_ns(struct records *records, const struct channels *gpu) {
   int64_t now_ns = 0, on_ns = 0;
+  if (records->header == NULL)
+    return 0;
   ask_numbers(records, gpu);
   records->are_lost = rm_control(records->client, first_handle(records) + 2, FLUSH, NULL, 0) != RM_OK;
   if (records->are_lost) /* and their memory may be, too */
     return 0;
   uint32_t put = records->header->put;
+  records->has_come = records->next != put;
   channels_gpu_time(gpu, &now_ns);
   for (uint32_t left = RECORDS; records->next != put && records->next < RECORDS && left > 0; left--) {
     struct record record;

@@ -21,20 +21,24 @@ struct records {
   int64_t off_since_ns; /* likewise, while the channels are off; else 0 */
   bool are_lost;        /* the driver has freed them */
   bool ran_while_off;   /* though it was to be off */
+  bool has_come;        /* any, of ours or of others, at the last reading */
+  bool was_driven_away; /* one of our contexts has left the GPU; it is the reader's to say why */
 };
 
 /* False where the driver does not give them. A context that is there may be on the GPU: until a record tells. */
 bool records_begin(struct records *records, const struct channels *gpu);
 void records_end(struct records *records);
 
-/* The channels have been taken off the GPU: nothing of ours is on it, whatever the records said last. */
+/* The channels have been taken off the GPU, and all records until then have been read. A context that had nothing to do
+ * stays there, and neither that nor what it does when it is put back is recorded. */
 void records_note_off(struct records *records, const struct channels *gpu);
 
 /* They have been put back, and all records until then have been read. */
 void records_note_on(struct records *records);
 
 /* Returns for how long one of our contexts has been on the GPU since the last call, in nanoseconds: what the GPU has
- * recorded by now. */
+ * recorded by now; nothing where there are no records. While the channels are off that is time in which it does
+ * nothing. */
 int64_t records_read_ns(struct records *records, const struct channels *gpu);
 
 #endif

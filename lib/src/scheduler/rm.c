@@ -40,6 +40,9 @@ struct idle_channels {
   uint32_t flags, timeout_us, status, padding;
 };
 
+/* An H200's driver says "busy" of channels with nothing to do where it may look for 100 us or less. */
+#define LOOKS_FOR_US 200
+
 static int kernels_ioctl(int file, unsigned long request, void *argument) {
   return (int)syscall(SYS_ioctl, file, request, argument);
 }
@@ -120,6 +123,6 @@ uint32_t rm_ask_idle(struct rm_client client, uint32_t device, const uint32_t ch
                                .devices = (uintptr_t)devices,
                                .channels = (uintptr_t)channels,
                                .flags = 3 /* force a check */ | 7u << 8 /* lists are the caller's */,
-                               .timeout_us = 1};
+                               .timeout_us = LOOKS_FOR_US};
   return call_rm(client.file, _IOWR(RM_TYPE, 0x41, struct idle_channels), &call, &call.status);
 }

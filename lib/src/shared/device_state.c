@@ -10,7 +10,6 @@
 #define LOCK_SLEEPS 10
 #define LOCK_SLEEP_NS 20000
 
-#define REFRESH_INTERVAL_NS 100000000LL
 #define SIZE sizeof(struct vgpu_device_shared)
 
 /* For all devices: the lock of a file does not keep the threads of a process from each other. */
@@ -40,19 +39,6 @@ bool device_state_read(struct device_state *state, struct vgpu_device_shared *co
   *copy = *state->memory;
   claim_release(&claim);
   return true;
-}
-
-bool device_state_is_used(struct device_state *state, int64_t now_ns) {
-  struct vgpu_device_shared copy;
-  if (__atomic_load_n(&state->is_used, __ATOMIC_RELAXED))
-    return true;
-  int64_t refreshed_ns = __atomic_load_n(&state->refreshed_ns, __ATOMIC_RELAXED);
-  if (refreshed_ns != 0 && now_ns - refreshed_ns < REFRESH_INTERVAL_NS)
-    return false;
-  __atomic_store_n(&state->refreshed_ns, now_ns, __ATOMIC_RELAXED);
-  bool is_used = device_state_read(state, &copy) && copy.uuid[0] != '\0';
-  __atomic_store_n(&state->is_used, is_used, __ATOMIC_RELAXED);
-  return is_used;
 }
 
 static bool change_in_file(struct device_state *state, void (*change)(struct vgpu_device_shared *, void *), void *how) {

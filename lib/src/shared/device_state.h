@@ -1,8 +1,9 @@
 /*
  * The state of a device that the processes of a container share: the token bucket, and the figures that others display.
- * It is read and written by system calls, since a process that may write the file may also truncate it. A change is
+ * System calls read and write the state, since a process that may write the file may also truncate it. A change is
  * made on a copy, under a lock of these bytes, and written at once: a process that is killed meanwhile has changed
- * nothing, and the kernel gives its lock back. A stranger may hold that for ever, and is not waited for.
+ * nothing, and the kernel releases its lock. A hostile process may hold the lock for ever, so callers wait a bounded
+ * time.
  */
 #ifndef VGPU_SHARED_DEVICE_STATE_H
 #define VGPU_SHARED_DEVICE_STATE_H
@@ -16,16 +17,11 @@ struct device_state {
   struct shared_file *file;          /* NULL: nobody shares it, and it is in `memory` */
   struct vgpu_device_shared *memory; /* else NULL */
   off_t at;                          /* in the file */
-  int64_t refreshed_ns;              /* when is_used was read */
-  bool is_used;
-  uint32_t not_enforced; /* what this process has noted */
+  uint32_t not_enforced;             /* noted by this process */
 };
 
 /* All zero, and false, where it cannot be read. */
 bool device_state_read(struct device_state *state, struct vgpu_device_shared *copy);
-
-/* Has any process of the container met the device? It may take a tenth of a second to show. */
-bool device_state_is_used(struct device_state *state, int64_t now_ns);
 
 /* Has `change` change it. False when it cannot be had. */
 bool device_state_change(struct device_state *state, void (*change)(struct vgpu_device_shared *shared, void *how),

@@ -2,13 +2,9 @@
 
 #include "base/compiler.h"
 
-#include <stdbool.h>
-#include <string.h>
-
 #define US 1000LL
 #define S 1000000000LL
 #define S_IN_US 1000000LL
-#define MINUTE_NS (60 * S)
 #define LONGEST_NS ((VGPU_SECONDS - 1) * S) /* older seconds have lost their entries to younger ones */
 
 /* Differences of whole microseconds of the clock: no part of one is lost between intervals that follow one another. */
@@ -29,28 +25,6 @@ void busy_history_add(struct vgpu_device_shared *device, int64_t start_ns, int64
     add_to_second(&device->seconds[second % VGPU_SECONDS], (uint32_t)second, microseconds(start_ns, until_ns));
     start_ns = until_ns;
   }
-}
-
-static void begin_minute(struct vgpu_wait_times *times, uint32_t minute) {
-  if (times->minute + 1 == minute)
-    memcpy(times->counts_before, times->counts, sizeof times->counts);
-  else
-    memset(times->counts_before, 0, sizeof times->counts_before);
-  memset(times->counts, 0, sizeof times->counts);
-  times->minute = minute;
-}
-
-void wait_times_note(struct vgpu_wait_times *times, int64_t now_ns, int64_t waited_ns) {
-  uint32_t minute = (uint32_t)(now_ns / MINUTE_NS);
-  int bucket = 0;
-  if (times->minute != minute)
-    begin_minute(times, minute);
-  while (bucket < VGPU_WAIT_BUCKETS - 1 && waited_ns >= WAIT_TIMES_FIRST_NS << bucket)
-    bucket++;
-  bool is_full = times->counts[bucket] == UINT16_MAX;
-  for (int i = 0; is_full && i < VGPU_WAIT_BUCKETS; i++)
-    times->counts[i] /= 2; /* their proportions stay */
-  times->counts[bucket]++;
 }
 
 /* ---- for readers ------------------------------------------------------------------------------------------------- */

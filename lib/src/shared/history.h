@@ -1,23 +1,17 @@
 /*
- * Figures for display, in vgpu_device_shared: how busy the GPU was in each of the last seconds, and how long
- * launches waited for their turn.
+ * Figures for display, in vgpu_device_shared: how busy the GPU was in each of the last seconds.
  *
  * A reader takes the entry of second s (of CLOCK_MONOTONIC) only where its upper half is s; any other number means that
  * nothing was charged in s. It cuts the lower half to a full second, and leaves out the second that has not ended: GPU
- * time is charged when it is over. Waits are a histogram (vgpurun/limits/wait_times.py): the first bucket counts those
- * of less than 64 us, each one after it those of up to twice as much, and the last one all others.
+ * time is charged when it is over.
  */
 #ifndef VGPU_SHARED_HISTORY_H
 #define VGPU_SHARED_HISTORY_H
 
 #include "abi.h"
 
-#define WAIT_TIMES_FIRST_NS 64000LL
-
 /* Adds the GPU time from start_ns to end_ns to the seconds that it lay in. */
 void busy_history_add(struct vgpu_device_shared *device, int64_t start_ns, int64_t end_ns);
-
-void wait_times_note(struct vgpu_wait_times *times, int64_t now_ns, int64_t waited_ns);
 
 /*
  * How busy a container keeps a GPU, in percent of what it may have of it: a container that makes full use of --sm 50

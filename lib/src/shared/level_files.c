@@ -68,7 +68,7 @@ struct level {
   bool is_outer; /* and not the innermost that has a limits file */
   char limits_path[4096];
   const struct vgpu_limits *limits; /* NULL: the environment has them */
-  enum place place;                 /* of its usage file */
+  enum place place;                 /* place of its usage file */
 };
 
 static bool is_containers(const char *path) {
@@ -231,7 +231,7 @@ static const char *open_usage(struct level_files *files, const char *path, enum 
            : errno == EPERM ? "it belongs to another user"
                             : strerror(errno);
   if (place == PLACE_DEFAULT)
-    (void)fchmod(files->usage.descriptor, 0600); /* one of an older version was open to all */
+    (void)fchmod(files->usage.descriptor, 0600); /* an older version's was open to all */
   return has_start(files) ? NULL : renew(files, path);
 }
 

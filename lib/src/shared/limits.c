@@ -56,11 +56,6 @@ bool limits_of_compute_in_environment(void) {
   return !off && (is_set(VGPU_ENV_SM_LIMIT) || is_set(VGPU_ENV_ALNAIR_SM));
 }
 
-bool limits_by_scheduler_in_environment(void) {
-  const char *text = getenv(VGPU_ENV_SCHEDULER);
-  return text != NULL && strcmp(text, "1") == 0;
-}
-
 bool limits_in_environment(void) {
   return is_set(VGPU_ENV_SM_LIMIT) || is_set(VGPU_ENV_ALNAIR_SM) || is_set(VGPU_ENV_MEMORY_LIMIT) ||
          is_set(VGPU_ENV_WRAPPER_MEMORY);
@@ -94,9 +89,10 @@ bool limits_of_every_device_in_environment(void) {
 HOT bool limits_of_compute_in_file(const struct vgpu_limits *file) {
   for (uint32_t i = 0; i < file->device_count && i < VGPU_MAX_DEVICES; i++) {
     const struct vgpu_device_limit *device = &file->devices[i];
-    bool off = __atomic_load_n(&device->sm_policy, __ATOMIC_RELAXED) == VGPU_SM_OFF;
+    bool off = file->together != 0 || __atomic_load_n(&device->sm_policy, __ATOMIC_RELAXED) == VGPU_SM_OFF;
     bool limited = __atomic_load_n(&device->sm_limit_percent, __ATOMIC_RELAXED) != VGPU_NO_SM_LIMIT;
-    if (__atomic_load_n(&device->paused, __ATOMIC_RELAXED) != 0 || (!off && (limited || file->swap != 0)))
+    bool paused = file->together == 0 && __atomic_load_n(&device->paused, __ATOMIC_RELAXED) != 0;
+    if (paused || (!off && (limited || file->swap != 0)))
       return true;
   }
   return false;
@@ -173,6 +169,7 @@ HOT struct limits limits_within(struct limits outer, struct limits inner) {
     limits.sm_policy = VGPU_SM_HARD;
   limits.paused |= inner.paused;
   limits.swaps |= inner.swaps;
+  limits.is_together |= inner.is_together;
   return limits;
 }
 
@@ -196,10 +193,15 @@ HOT struct limits limits_from_file(const struct vgpu_limits *file, int device_nu
   if (percent >= 1 && percent <= 100)
     limits.sm_percent = percent;
   uint32_t policy = __atomic_load_n(&device->sm_policy, __ATOMIC_RELAXED);
-  limits.sm_policy = policy <= VGPU_SM_APART ? policy : VGPU_SM_HARD;
+  limits.sm_policy = policy <= VGPU_SM_OFF ? policy : VGPU_SM_HARD;
   bool high = __atomic_load_n(&device->priority, __ATOMIC_RELAXED) == VGPU_PRIORITY_HIGH;
   limits.priority = high ? VGPU_PRIORITY_HIGH : VGPU_PRIORITY_LOW;
   limits.paused = __atomic_load_n(&device->paused, __ATOMIC_RELAXED) != 0;
   limits.swaps = file->swap != 0;
+  if (file->together != 0) { /* a program's channels are all of its server's: the host switches them for all */
+    limits.sm_policy = VGPU_SM_OFF;
+    limits.is_together = true;
+    limits.paused = false;
+  }
   return limits;
 }

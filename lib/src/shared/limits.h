@@ -16,20 +16,18 @@
 
 struct limits {
   uint64_t memory_bytes;  /* on the device. VGPU_NO_MEMORY_LIMIT: none */
-  uint64_t virtual_bytes; /* with what the host serves past that; never less */
+  uint64_t virtual_bytes; /* including host memory; never less */
   uint32_t sm_percent;    /* 1 to 100, VGPU_NO_SM_LIMIT: none */
   uint32_t sm_policy;     /* VGPU_SM_* */
   uint32_t priority;      /* VGPU_PRIORITY_* */
   bool paused;
-  bool swaps;     /* it takes turns with its memory: so its work is measured, with a limit or without */
-  bool is_served; /* where it is a part of another share: the host serves past that one's memory */
+  bool swaps;       /* takes turns with its memory: so its work is measured, with a limit or without */
+  bool is_served;   /* a part of another share: the host serves past that one's memory */
+  bool is_together; /* a client of an MPS server: the host holds the limit of time, and sets the time slice */
 };
 
 /* HAMi's words: "force" holds the limit always, "default" while another tenant wants the GPU, "disable" never. */
 bool limits_parse_policy(const char *text, uint32_t *sm_policy);
-
-/* Is the GPU's own scheduler to hold the compute limit? */
-bool limits_by_scheduler_in_environment(void);
 
 /* Is any limit variable set? Decides whether a process outside a container is limited at all. */
 bool limits_in_environment(void);

@@ -365,7 +365,7 @@ static COLD bool write_past_limit(int descriptor, const void *from, size_t size,
 bool shared_file_write_at(int descriptor, const void *from, size_t size, off_t at) {
   if (!may_have((size_t)at + size))
     return write_past_limit(descriptor, from, size, at);
-  errno = ENOSPC; /* where a part of it was written */
+  errno = ENOSPC; /* a part of it was written */
   return syscall(SYS_pwrite64, descriptor, from, size, at) == (ssize_t)size;
 }
 

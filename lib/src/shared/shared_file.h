@@ -17,7 +17,7 @@
 struct shared_file {
   void *slot;     /* keeps the claimed slot; NULL: none */
   int descriptor; /* for questions, and for locks that are held for a moment */
-  off_t position; /* of the descriptor, by which it is known */
+  off_t position; /* the descriptor's position, by which it is known */
   char *path;     /* NULL: not open */
   size_t size;
   dev_t device;

@@ -1,8 +1,7 @@
 /*
  * The meter of each device, made at the first launch of a limited process, and whether launches are measured at all:
- * where compute is limited or paused, where another tenant uses the GPU, with which turns are taken, where memory takes
- * turns (--swap). Any other process without a compute limit that is alone on its GPUs is measured nowhere, and looks up
- * every now and then.
+ * where compute is limited or paused, where another tenant uses the GPU, where memory takes turns (--swap). Any other
+ * process without a compute limit that is alone on its GPUs is measured nowhere, and looks up every now and then.
  */
 #ifndef VGPU_STREAM_METERS_H
 #define VGPU_STREAM_METERS_H
@@ -28,8 +27,8 @@ static inline bool meters_have_company(int64_t now_ns) {
   return meters_refresh_company(now_ns);
 }
 
-/* Asked by every launch: is it measured? Where compute is not limited, each looks up by a
- * coarse clock, which costs a few nanoseconds. */
+/* Asked by every launch: is it measured? Where compute is not limited, each looks up by a coarse clock, which costs a
+ * few nanoseconds. */
 static inline bool meters_measure_launches(void) {
   return process_is_limited() && (process_limits_compute_somewhere() || meters_have_company(clock_coarse_ns()));
 }
@@ -48,14 +47,7 @@ static inline bool meters_exist(void) {
 /* The current device's meter, or NULL where nothing is measured now. */
 struct meter *meters_current(void);
 
-/* Measures what can be measured now. */
-void meters_harvest_all(void);
-
-/* The meter's driver, on CUDA: markers are timing events, kept for use again. */
-
-extern const struct meter_driver markers_driver;
-
-/* The context is being destroyed: its markers must not be touched any more. */
-void markers_forget_context(CUcontext context);
+/* The meters' driver, on CUDA. */
+extern const struct meter_driver meters_driver;
 
 #endif

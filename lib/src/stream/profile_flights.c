@@ -5,15 +5,14 @@
 #include "base/log.h"
 #include "profile/overlaps.h"
 #include "stream/profile.h"
+#include "stream/profile_clocks.h"
 
 #include <stdlib.h>
 
 #define HARVEST_EVERY_NS 200000LL
+#define HARVEST_NS 1000000LL /* for which a launch is held up at most, and a piece of work more for each stream */
 #define LEFT_OPEN_NS 100000000LL
-#define PAUSE_TRIES 10000 /* of some 70 us */
-#define CLOCK_TRIES 5
-#define CLOCK_WITHIN_NS 20000LL
-#define CLOCK_BASE_NS 1000000000LL /* a float of milliseconds has steps of 60 ns then */
+#define PAUSE_TRIES 10000 /* each takes some 70 us */
 
 struct flight {
   struct flight *next;
@@ -34,14 +33,6 @@ static int64_t harvested_ns;
 static struct flight *done; /* by their ends */
 
 static struct overlaps counted[PROFILE_MAX_DEVICES + 1];
-
-/* Places the GPU's clock, as the markers of a context read it, on that of the host. */
-static struct context_clock {
-  struct context_clock *next;
-  CUcontext context; /* NULL: destroyed */
-  void *base;        /* a marker that is done; NULL: not placed yet */
-  int64_t base_ns;   /* when it was */
-} *clocks;
 
 static uint32_t place_of_device(uint8_t device) {
   return device < PROFILE_MAX_DEVICES ? device : PROFILE_MAX_DEVICES;
@@ -165,7 +156,7 @@ static void end_group(struct profile_stream *stream) {
 
 /* A capture has begun unseen, by a function that is not recorded: later launches ask. */
 static bool is_capturing(const struct profile_stream *stream) {
-  bool captures = markers_driver.is_capturing(stream->handle);
+  bool captures = meters_driver.is_capturing(stream->handle);
   if (__builtin_expect(captures, 0))
     profile_streams_capture();
   return captures;
@@ -173,15 +164,10 @@ static bool is_capturing(const struct profile_stream *stream) {
 
 static void *mark(const struct profile_stream *stream) {
   static int said;
-  void *marker = markers_driver.record(stream->handle);
+  void *marker = profile_markers_record(stream->handle);
   if (marker == NULL)
     log_once(&said, LOG_WARNING, "GPU work on a stream cannot be measured; the profile lacks its time");
   return marker;
-}
-
-static void recycle(void *marker) {
-  if (marker != NULL)
-    markers_driver.recycle(marker);
 }
 
 static void append(struct flight *flight) {
@@ -223,7 +209,7 @@ void profile_flights_close(struct profile_stream *stream, bool marks) {
   struct flight *flight = stream->open.launches > 0 ? malloc(sizeof *flight) : NULL;
   __atomic_store_n(&stream->is_open, false, __ATOMIC_RELAXED);
   if (flight == NULL) {
-    recycle(stream->start);
+    profile_markers_recycle(stream->start);
     end_group(stream);
     return;
   }
@@ -238,76 +224,15 @@ void profile_flights_close(struct profile_stream *stream, bool marks) {
   append(flight);
 }
 
-/* ---- clocks ------------------------------------------------------------------------------------------------------ */
-
-static struct context_clock *clock_of(CUcontext context) {
-  struct context_clock *clock = clocks, *unused = NULL;
-  for (; clock != NULL && clock->context != context; clock = clock->next)
-    if (clock->context == NULL)
-      unused = clock;
-  if (clock != NULL)
-    return clock;
-  clock = unused != NULL ? unused : calloc(1, sizeof *clock);
-  if (clock == NULL)
-    return NULL;
-  if (unused == NULL) {
-    clock->next = clocks;
-    clocks = clock;
-  }
-  clock->context = context;
-  return clock;
-}
-
-static void set_base(struct context_clock *clock, void *marker, int64_t at_ns) {
-  recycle(clock->base);
-  clock->base = marker;
-  clock->base_ns = at_ns;
-}
-
-/* A marker on an idle stream is done as soon as it has been recorded. To make the first one takes longer. */
-static COLD void place_clock(const struct profile_stream *stream) {
-  if (!claim_try(&harvester))
-    return;
-  struct context_clock *clock = clock_of(stream->context);
-  for (int tries = 0; clock != NULL && clock->base == NULL && tries < CLOCK_TRIES; tries++) {
-    int64_t before_ns = quick_clock_ns();
-    void *marker = mark(stream);
-    bool is_done = marker != NULL && markers_driver.query(marker) == METER_DONE;
-    int64_t after_ns = quick_clock_ns();
-    if (is_done && after_ns - before_ns < CLOCK_WITHIN_NS)
-      set_base(clock, marker, before_ns + (after_ns - before_ns) / 2);
-    else
-      recycle(marker);
-  }
-  claim_release(&harvester);
-}
-
-/* When a marker was done, which is between those two: that keeps the clocks together. False where the driver does not
- * say. It is recycled, or becomes the base: the further that is, the less exact is what the driver says. */
-static bool place_marker(struct context_clock *clock, void **marker, int64_t earliest_ns, int64_t latest_ns,
-                         int64_t *at_ns) {
-  int64_t since_ns = 0;
-  if (clock->base == NULL)
-    clock->base_ns = earliest_ns;
-  else if (!markers_driver.elapsed_ns(clock->base, *marker, &since_ns))
-    return false;
-  *at_ns = min(max(clock->base_ns + since_ns, earliest_ns), latest_ns);
-  clock->base_ns = *at_ns - since_ns;
-  if (clock->base == NULL || since_ns > CLOCK_BASE_NS)
-    set_base(clock, *marker, *at_ns);
-  else
-    recycle(*marker);
-  *marker = NULL;
-  return true;
-}
-
 /* ---- the beginning of a group ------------------------------------------------------------------------------------ */
 
 bool profile_flights_open(struct profile_stream *stream) {
   if (is_capturing(stream))
     return false;
-  if (__builtin_expect(!stream->has_clock, 0))
-    place_clock(stream);
+  if (__builtin_expect(!stream->has_clock, 0) && claim_try(&harvester)) {
+    profile_clocks_place(stream->context, stream->handle);
+    claim_release(&harvester);
+  }
   stream->has_clock = true;
   stream->opened_ns = quick_clock_ns();
   stream->start = mark(stream);
@@ -322,12 +247,12 @@ bool profile_flights_open(struct profile_stream *stream) {
 /* Both markers are done: when was that? */
 static bool place(struct flight *flight) {
   int64_t now_ns = quick_clock_ns(), took_ns;
-  struct context_clock *clock = clock_of(__atomic_load_n(&flight->stream->context, __ATOMIC_RELAXED));
-  if (clock == NULL || !markers_driver.elapsed_ns(flight->start, flight->end, &took_ns) ||
-      !place_marker(clock, &flight->start, flight->opened_ns, now_ns, &flight->start_ns))
+  struct profile_clock *clock = profile_clocks_of(__atomic_load_n(&flight->stream->context, __ATOMIC_RELAXED));
+  if (clock == NULL || !profile_markers_elapsed_ns(flight->start, flight->end, &took_ns) ||
+      !profile_clocks_place_marker(clock, &flight->start, flight->opened_ns, now_ns, &flight->start_ns))
     return false;
   int64_t earliest_ns = min(max(flight->closing_ns, flight->start_ns + took_ns), now_ns);
-  if (!place_marker(clock, &flight->end, earliest_ns, now_ns, &flight->end_ns))
+  if (!profile_clocks_place_marker(clock, &flight->end, earliest_ns, now_ns, &flight->end_ns))
     return false;
   flight->start_ns = flight->end_ns - took_ns;
   return true;
@@ -352,8 +277,10 @@ static struct profile_measure guess(const struct profile_group *group) {
   return (struct profile_measure){group->began_ns, group->began_ns + busy_ns, busy_ns, false, false};
 }
 
-static void insert(struct flight *flight) {
-  struct flight **link = &done;
+/* Below one that is there already, NULL for none: thousands of a stream come in the order of their ends. */
+static void insert(struct flight *flight, struct flight *before) {
+  bool follows = before != NULL && before->end_ns <= flight->end_ns;
+  struct flight **link = follows ? &before->next : &done;
   while (*link != NULL && (*link)->end_ns <= flight->end_ns)
     link = &(*link)->next;
   flight->next = *link;
@@ -367,8 +294,8 @@ static void settle_lost(struct profile_stream *stream) {
   struct flight *flight;
   for (uint32_t left = count_of(stream); left > 0 && (flight = first_of(stream)) != NULL; left--) {
     take_first(stream);
-    recycle(flight->start);
-    recycle(flight->end);
+    profile_markers_recycle(flight->start);
+    profile_markers_recycle(flight->end);
     from_ns = max(max(from_ns, flight->group.began_ns), stream->told_until_ns);
     int64_t room_ns = max(now_ns - from_ns, 0);
     int64_t busy_ns = flight->group.is_unknown ? room_ns / left : min(flight->group.usual_ns, room_ns);
@@ -377,32 +304,43 @@ static void settle_lost(struct profile_stream *stream) {
   }
 }
 
-static void collect(struct profile_stream *stream) {
-  struct flight *flight;
-  while ((flight = first_of(stream)) != NULL) {
-    if (is_destroyed(stream)) {
-      settle_lost(stream);
-      return;
-    }
-    int64_t asked_ns = quick_clock_ns();
-    enum meter_state state = flight->end != NULL ? markers_driver.query(flight->end) : METER_DONE;
-    if (state == METER_PENDING) {
-      flight->closing_ns = asked_ns;
-      return;
-    }
-    if (state == METER_LOST) {
-      settle_lost(stream);
-      return;
-    }
-    take_first(stream);
-    if (flight->end != NULL && place(flight)) {
-      insert(flight);
-      continue;
-    }
-    recycle(flight->start);
-    recycle(flight->end);
-    settle(flight, guess(&flight->group));
+/* Takes the first that a stream has in flight, whose markers are done or missing. */
+static bool take_done(struct flight *flight, struct flight *before) {
+  take_first(flight->stream);
+  if (flight->end != NULL && place(flight)) {
+    insert(flight, before);
+    return true;
   }
+  profile_markers_recycle(flight->start);
+  profile_markers_recycle(flight->end);
+  settle(flight, guess(&flight->group));
+  return false;
+}
+
+static enum marker_state state_of(const struct flight *flight) {
+  if (is_destroyed(flight->stream))
+    return MARKER_LOST;
+  return flight->end != NULL ? profile_markers_query(flight->end) : MARKER_DONE;
+}
+
+/* Until when is all known that has ended on the stream? Other threads may launch faster than this one collects. */
+static int64_t collect(struct profile_stream *stream, int64_t deadline_ns) {
+  struct flight *flight, *before = NULL;
+  while ((flight = first_of(stream)) != NULL) {
+    int64_t asked_ns = quick_clock_ns();
+    enum marker_state state = state_of(flight);
+    if (state == MARKER_PENDING)
+      flight->closing_ns = asked_ns;
+    if (state == MARKER_LOST)
+      settle_lost(stream);
+    if (state != MARKER_DONE)
+      break;
+    if (take_done(flight, before))
+      before = flight;
+    if (asked_ns >= deadline_ns)
+      return before != NULL ? before->end_ns : 0;
+  }
+  return INT64_MAX;
 }
 
 /* By their ends: a stream that was asked earlier may have work that has ended since. */
@@ -427,13 +365,13 @@ static void close_older(int64_t than_ns) {
 /* A process that is suspended has nothing on the GPU, and its calls would wait. */
 static void harvest(enum flights_wanted wanted) {
   bool asks = !process_is_suspended();
-  int64_t now_ns = quick_clock_ns();
+  int64_t now_ns = quick_clock_ns(), known_ns = now_ns;
   __atomic_store_n(&harvested_ns, now_ns, __ATOMIC_RELAXED);
   close_older(wanted == FLIGHTS_ALL ? INT64_MAX : now_ns - LEFT_OPEN_NS);
   for (struct profile_stream *stream = first_stream(); stream != NULL; stream = stream->next)
     if (asks)
-      collect(stream);
-  settle_done(wanted == FLIGHTS_ALL ? INT64_MAX : now_ns);
+      known_ns = min(known_ns, collect(stream, wanted == FLIGHTS_ALL ? INT64_MAX : now_ns + HARVEST_NS));
+  settle_done(wanted == FLIGHTS_ALL ? INT64_MAX : known_ns);
   for (struct profile_stream *stream = first_stream(); stream != NULL && wanted == FLIGHTS_ALL; stream = stream->next)
     settle_lost(stream);
   forget_ended();
@@ -470,13 +408,9 @@ bool profile_flights_pause(void) {
 }
 
 static void forget_context(CUcontext destroyed) {
-  for (struct context_clock *clock = clocks; clock != NULL; clock = clock->next)
-    if (clock->context == destroyed) {
-      set_base(clock, NULL, 0);
-      clock->context = NULL;
-    }
+  profile_clocks_forget_context(destroyed);
   harvest(FLIGHTS_DONE);
-  markers_forget_context(destroyed);
+  profile_markers_forget_context(destroyed);
 }
 
 static struct profile_stream *first_of_context(CUcontext context) {
@@ -516,7 +450,6 @@ static void profile_flights_forget(void) {
   lists = harvester = 0;
   all = spare = NULL;
   done = NULL;
-  clocks = NULL;
   harvested_ns = 0;
   memset(at_work, 0, sizeof at_work);
   memset(counted, 0, sizeof counted);

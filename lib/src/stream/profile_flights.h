@@ -9,6 +9,7 @@
 #include "profile/groups.h"
 #include "profile/overlaps.h"
 #include "stream/meters.h"
+#include "stream/profile_markers.h"
 
 struct profile_stream {
   int32_t claim;         /* the thread at work on the open group */
@@ -16,15 +17,15 @@ struct profile_stream {
   bool is_open;          /* has it an open group? */
   bool has_strangers;    /* launches that found the claim taken */
   bool has_clock;        /* its context's has been placed, if that could be */
-  bool has_ended;        /* it is used again once it has nothing in flight */
+  bool has_ended;        /* used again once it has nothing in flight */
   uint8_t device;        /* in the file */
-  uint32_t number;       /* of those that have work, on the device, no other has it */
+  uint32_t number;       /* among streams that have work on the device, no other has it */
   CUstream handle;       /* NULL: destroyed */
   CUcontext context;     /* NULL: destroyed */
   int64_t opened_ns;     /* the open group: before the marker was recorded */
-  void *start;           /* that is before it, or NULL where it could not be recorded */
+  void *start;           /* the marker before it, or NULL where that could not be recorded */
   uint32_t groups;       /* open, and in flight */
-  int64_t told_until_ns; /* what it did, in the profile */
+  int64_t told_until_ns; /* end of its work that is in the profile already */
   struct flight *first, *last;
   struct profile_stream *next;
   struct profile_group open;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #define LEARNED_FROM 3   /* then its work is known */
-#define FIRST_LAUNCHES 8 /* where that can't be had, as with a GPU that waits for each launch */
+#define FIRST_LAUNCHES 8 /* if that cannot be learned, for example where the GPU waits for each launch */
 #define SAMPLE_EVERY 128 /* launches of known work: one is measured alone all the same */
 #define PAUSE_NS 1000000LL
 #define ASK_AGAIN 64 /* launches on a default stream: should the context have changed unseen, that is noticed soon */
@@ -122,7 +122,7 @@ static COLD void close_open(struct profile_stream *stream, bool by_its_launcher)
   if (!claim(stream))
     return;
   if (is_open(stream) && (!by_its_launcher || stream->launcher == claim_this_thread()))
-    profile_flights_close(stream, markers_driver.is_here(__atomic_load_n(&stream->context, __ATOMIC_RELAXED)));
+    profile_flights_close(stream, meters_driver.is_here(__atomic_load_n(&stream->context, __ATOMIC_RELAXED)));
   claim_release(&stream->claim);
 }
 
@@ -154,6 +154,28 @@ static inline struct profile_work *work_of(CUfunction function, uint64_t key) {
   return __builtin_expect(work != NULL, 1) ? work : name_kernel(function, key);
 }
 
+/* Asks for how many blocks the current device has room at a time; 0: the driver does not say. */
+static COLD uint64_t ask_room(CUfunction function, const struct profile_size *size) {
+  CUdevice device;
+  int multiprocessors, blocks;
+  if (real.cuCtxGetDevice(&device) != CUDA_SUCCESS ||
+      real.cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS ||
+      real.cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, (int)size->block_threads,
+                                                       size->shared_bytes) != CUDA_SUCCESS)
+    return 0;
+  return (uint64_t)max(multiprocessors, 0) * (uint64_t)max(blocks, 0);
+}
+
+/* Kernels that share a work, and those of graphs, have no fill. Nothing is asked within a capture. */
+static inline uint32_t fill_of(struct profile_work *work, CUfunction function, uint64_t key,
+                               const struct profile_size *size) {
+  if (function == NULL || atomic_load_explicit(&work->key, memory_order_relaxed) != key)
+    return 0;
+  if (__builtin_expect(!profile_kernels_knows_room(work, size), 0))
+    profile_kernels_note_room(work, size, ask_room(function, size));
+  return profile_kernels_fill(work, size);
+}
+
 static inline bool is_measured_alone(struct profile_work *work) {
   uint32_t begun = atomic_load_explicit(&work->begun, memory_order_relaxed);
   atomic_store_explicit(&work->begun, begun + 1, memory_order_relaxed);
@@ -161,12 +183,14 @@ static inline bool is_measured_alone(struct profile_work *work) {
          (begun < FIRST_LAUNCHES && atomic_load_explicit(&work->learned, memory_order_relaxed) < LEARNED_FROM);
 }
 
-HOT struct profile_launch profile_streams_launch(CUstream handle, CUfunction function, uint64_t key, int64_t now_ns) {
+HOT struct profile_launch profile_streams_launch(CUstream handle, CUfunction function, uint64_t key,
+                                                 const struct profile_size *size, int64_t now_ns) {
   struct profile_work *work = work_of(function, key);
   struct profile_launch launch = {.work = work, .kernel = atomic_load_explicit(&work->kernel, memory_order_relaxed)};
-  if (__builtin_expect(__atomic_load_n(&captures, __ATOMIC_RELAXED), 0) && markers_driver.is_capturing(handle))
+  if (__builtin_expect(__atomic_load_n(&captures, __ATOMIC_RELAXED), 0) && meters_driver.is_capturing(handle))
     return launch;
   launch.counts = true;
+  uint32_t fill = fill_of(work, function, key, size);
   struct profile_stream *stream = find(handle, true);
   leave(stream);
   if (stream == NULL)
@@ -188,7 +212,7 @@ HOT struct profile_launch profile_streams_launch(CUstream handle, CUfunction fun
     claim_release(&stream->claim);
     return launch;
   }
-  profile_group_join(group, work, key, now_ns);
+  profile_group_join(group, work, key, fill, now_ns);
   stream->launcher = claim_this_thread();
   left_open = stream;
   launch.stream = stream;

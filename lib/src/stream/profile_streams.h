@@ -15,15 +15,16 @@
 #include "profile/groups.h"
 
 struct profile_launch {
-  struct profile_stream *stream; /* where it is measured; NULL: nowhere */
+  struct profile_stream *stream; /* the stream that measures it; NULL: none */
   struct profile_work *work;
   uint32_t kernel;
-  bool counts;               /* it is no part of a capture */
-  bool is_first, ends_group; /* of the group: its claim is kept meanwhile */
+  bool counts;               /* not a part of a capture */
+  bool is_first, ends_group; /* in the group: its claim is kept meanwhile */
 };
 
 /* Around a launch, between those two calls; function NULL is a graph. `work` tells it from others. */
-struct profile_launch profile_streams_launch(CUstream stream, CUfunction function, uint64_t work, int64_t now_ns);
+struct profile_launch profile_streams_launch(CUstream stream, CUfunction function, uint64_t work,
+                                             const struct profile_size *size, int64_t now_ns);
 void profile_streams_launched(const struct profile_launch *launch, bool well);
 
 /* Before anything else is done with the stream, be it captured. */

@@ -2,6 +2,7 @@
 #include "device/process.h"
 
 #include "base/log.h"
+#include "compute/gate.h"
 #include "device/devices.h"
 #include "memory/table.h"
 #include "stream/meters.h"
@@ -26,15 +27,29 @@ static uint64_t key_of(CUstream stream, CUcontext context) {
   return mixed | 1; /* odd: never a handle, which is an aligned address */
 }
 
-static COLD struct meter_stream *add(CUstream stream, CUcontext context, uint64_t key) {
+/* A graph may be launched on the stream of a context that is not the current one. */
+static struct meter *meter_of(CUcontext context, CUcontext current) {
+  CUcontext popped;
+  if (context == current)
+    return meters_current();
+  if (real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+    return NULL;
   struct meter *meter = meters_current();
+  real.cuCtxPopCurrent_v2(&popped);
+  return meter;
+}
+
+static COLD struct meter_stream *add(CUstream stream, CUcontext current, uint64_t key) {
+  CUcontext context = NULL;
+  if (means_a_default_stream(stream) || real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == NULL)
+    context = current;
+  struct meter *meter = meter_of(context, current);
   if (meter == NULL)
     return NULL;
   struct meter_stream *added = meter_add_stream(meter, context, stream);
   if (added == NULL || !table_put(&streams, (struct table_entry){.key = key, .owner = added})) {
     static int said;
-    log_once(&said, LOG_WARNING, "more than %d streams; the compute limit is not enforced on the others",
-             METER_MAX_STREAMS);
+    log_once(&said, LOG_WARNING, "no memory for a further stream; the compute limit is not enforced on it");
     device_not_enforced(meter->owner, VGPU_NOT_ENFORCED_SM);
   }
   return added;
@@ -78,24 +93,20 @@ void streams_forget_stream(CUstream stream) {
   if (!meters_exist() || means_a_default_stream(stream) || !table_take(&streams, key_of(stream, NULL), &entry))
     return;
   __atomic_add_fetch(&streams_generation, 1, __ATOMIC_RELEASE);
-  if (still_means(entry.owner, stream, NULL))
-    meter_remove_stream(entry.owner);
-}
-
-struct streams_pause streams_pause(const struct device *device) {
-  struct meter *meter = device != NULL ? __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE) : NULL;
-  return (struct streams_pause){meter, meter != NULL && meter_pause(meter)};
-}
-
-void streams_resume(struct streams_pause pause, CUcontext destroyed) {
-  if (pause.meter == NULL)
+  struct meter_stream *found = entry.owner;
+  if (!still_means(found, stream, NULL))
     return;
-  if (destroyed != NULL) {
-    __atomic_add_fetch(&streams_generation, 1, __ATOMIC_RELEASE);
-    meter_remove_context(pause.meter, destroyed);
-    markers_forget_context(destroyed);
-  }
-  meter_resume(pause.meter, pause.paused);
+  if (atomic_load_explicit(&found->meter->holds_launches, memory_order_relaxed))
+    gate_finish(found);
+  meter_remove_stream(found);
+}
+
+void streams_forget_context(const struct device *device, CUcontext context) {
+  struct meter *meter = device != NULL ? __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE) : NULL;
+  if (meter == NULL)
+    return;
+  __atomic_add_fetch(&streams_generation, 1, __ATOMIC_RELEASE);
+  meter_remove_context(meter, context);
 }
 
 static void streams_forget(void) {

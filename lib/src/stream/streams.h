@@ -39,13 +39,7 @@ static inline struct meter_stream *streams_find_known(CUstream stream) {
 /* Call before a stream is destroyed. */
 void streams_forget_stream(CUstream stream);
 
-/* Around a call that may destroy a context of the device, whose work runs until it returns. `destroyed` is NULL where
- * it has destroyed none. */
-struct streams_pause {
-  struct meter *meter;
-  bool paused;
-};
-struct streams_pause streams_pause(const struct device *device);
-void streams_resume(struct streams_pause pause, CUcontext destroyed);
+/* Call after a context of the device has been destroyed, and all of its streams with it. */
+void streams_forget_context(const struct device *device, CUcontext context);
 
 #endif

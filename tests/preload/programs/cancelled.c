@@ -4,15 +4,10 @@
  *
  *   cancelled ROUNDS
  */
-#include "ok.h"
+#include "kernel.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-
-#include <cuda.h>
 
 static CUcontext context;
 static CUfunction kernel;
@@ -21,7 +16,7 @@ static atomic_long launches;
 static void *launch_for_ever(void *stream) {
   OK(cuCtxSetCurrent(context));
   for (;;) {
-    OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+    launch(kernel, stream);
     atomic_fetch_add(&launches, 1);
     pthread_testcancel();
   }
@@ -30,14 +25,11 @@ static void *launch_for_ever(void *stream) {
 
 /* Two threads at a time, on streams that outlive them. */
 int main(int count, char **arguments) {
-  CUmodule module;
   CUstream streams[2];
   pthread_t threads[2];
   OK(cuInit(0));
-  OK(cuDevicePrimaryCtxRetain(&context, 0));
-  OK(cuCtxSetCurrent(context));
-  OK(cuModuleLoadData(&module, "image"));
-  OK(cuModuleGetFunction(&kernel, module, "spin_50us"));
+  context = enter(0);
+  kernel = kernel_of("spin_50us");
   for (int i = 0; i < 2; i++)
     OK(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
   for (int round = count > 1 ? atoi(arguments[1]) : 1; round > 0; round--) {

@@ -117,8 +117,7 @@ int main(int count, char **arguments) {
   mode = (CUstreamCaptureMode)atoi(arguments[2]);
   wait_name = arguments[3];
   OK(cuInit(0));
-  OK(cuDevicePrimaryCtxRetain(&context, 0));
-  OK(cuCtxSetCurrent(context));
+  context = enter(0);
   CUfunction kernel = kernel_of("spin_100us");
   OK(cuStreamCreate(&stream, is_wait("legacy") ? CU_STREAM_DEFAULT : CU_STREAM_NON_BLOCKING));
   OK(cuEventCreate(&event, 0));

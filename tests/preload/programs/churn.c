@@ -13,11 +13,9 @@
 
 #include <pthread.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cuda.h>
 
@@ -48,12 +46,6 @@ static CUcontext context;
 static int64_t end_ns;
 static bool alone;
 static int kinds = KINDS;
-
-static int64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
 
 static CUmemAllocationProp on_device(void) {
   CUmemAllocationProp properties;

@@ -1,37 +1,18 @@
 /* Threads that make and destroy streams, contexts, pools and memory at once, and launch and wait in between: all of it
  * right, so that nothing may fail but an allocation. Arguments: how many seconds, and a seed. Prints "done". */
+#define __CUDA_API_VERSION_INTERNAL
+#include "kernel.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define __CUDA_API_VERSION_INTERNAL
-#include <cuda.h>
-
 #define THREADS 8
-#define OK(call)                                                                                                       \
-  do {                                                                                                                 \
-    CUresult result = (call);                                                                                          \
-    if (result != CUDA_SUCCESS) {                                                                                      \
-      fprintf(stderr, "line %d: error %d\n", __LINE__, (int)result);                                                   \
-      abort();                                                                                                         \
-    }                                                                                                                  \
-  } while (0)
 
 static CUcontext primary;
 static atomic_bool stop;
-
-static CUfunction kernel(void) {
-  CUmodule module;
-  CUfunction function;
-  OK(cuModuleLoadData(&module, "image"));
-  OK(cuModuleGetFunction(&function, module, "spin_5us"));
-  return function;
-}
 
 static void use_a_pool(CUstream stream) {
   CUmemPoolProps properties;
@@ -110,7 +91,7 @@ static void *work(void *argument) {
     else
       OK(cuCtxSetCurrent(primary));
     unsigned state = seed;
-    come_and_go(kernel(), &state);
+    come_and_go(kernel_of("spin_5us"), &state);
     if (own != NULL)
       OK(cuCtxDestroy_v2(own));
   }

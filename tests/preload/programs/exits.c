@@ -6,7 +6,7 @@
  * WAY is threads: four others launch at that time; handler: in a signal handler, mostly within a launch; forked: a
  * child that has launched nothing, and then its parent; captures: within a capture; released: when the context is gone.
  */
-#include "ok.h"
+#include "kernel.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -17,10 +17,6 @@
 
 static CUcontext context;
 static CUfunction kernel;
-
-static void launch(CUstream stream) {
-  OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
-}
 
 /* A launch may fail while the driver is being shut down. */
 static void *launch_on(void *unused) {
@@ -46,10 +42,11 @@ static void beside_threads(void) {
 
 static void in_a_handler(void) {
   struct itimerval timer = {.it_value = {.tv_usec = 50000}};
+  kernel = kernel_of("spin_1us");
   signal(SIGALRM, end);
   setitimer(ITIMER_REAL, &timer, NULL);
   for (;;)
-    launch(NULL);
+    launch(kernel, NULL);
 }
 
 static void in_a_child(void) {
@@ -58,16 +55,16 @@ static void in_a_child(void) {
   if (child == 0)
     exit(3);
   waitpid(child, &status, 0);
-  launch(NULL);
+  launch(kernel, NULL);
   exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
 static void within_a_capture(void) {
   CUstream stream;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  launch(stream);
+  launch(kernel, stream);
   OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-  launch(stream);
+  launch(kernel, stream);
 }
 
 static void without_a_context(void) {
@@ -83,13 +80,10 @@ int main(int count, char **arguments) {
               {"forked", in_a_child},
               {"captures", within_a_capture},
               {"released", without_a_context}};
-  CUmodule module;
   OK(cuInit(0));
-  OK(cuDevicePrimaryCtxRetain(&context, 0));
-  OK(cuCtxSetCurrent(context));
-  OK(cuModuleLoadData(&module, "image"));
-  OK(cuModuleGetFunction(&kernel, module, "spin_1ms"));
-  launch(NULL);
+  context = enter(0);
+  kernel = kernel_of("spin_1ms");
+  launch(kernel, NULL);
   for (size_t i = 0; count > 1 && i < sizeof ways / sizeof ways[0]; i++)
     if (strcmp(arguments[1], ways[i].name) == 0)
       ways[i].go();

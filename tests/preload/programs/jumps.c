@@ -5,10 +5,10 @@
  *
  *   jumps JUMPS [ends]
  *
- * With `ends`, the thread that jumps ends after each jump, and the next one launches on the same stream.
+ * `ends`: the thread that jumps ends after each jump, and another one launches on the same stream.
  */
 #define _GNU_SOURCE
-#include "ok.h"
+#include "kernel.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -16,7 +16,6 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/time.h>
-#include <time.h>
 #include <ucontext.h>
 
 #define KERNEL_NS 1000000LL
@@ -51,10 +50,6 @@ static void alarm_every_us(long us) {
   setitimer(ITIMER_REAL, &timer, NULL);
 }
 
-static void launch(void) {
-  OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
-}
-
 static void *launch_and_jump(void *unused) {
   sigset_t alarms;
   sigemptyset(&alarms);
@@ -68,30 +63,23 @@ static void *launch_and_jump(void *unused) {
   }
   while (jumps < (ends ? before + 1 : wanted)) {
     launches_now = 1;
-    launch();
+    launch(kernel, stream);
     launches_now = 0;
   }
   pthread_sigmask(SIG_BLOCK, &alarms, NULL);
   return unused;
 }
 
-static double now_s(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
 static double share(double seconds) {
   double began_s = now_s();
   long launches = 0;
   for (; now_s() < began_s + seconds; launches++)
-    launch();
+    launch(kernel, stream);
   OK(cuCtxSynchronize());
   return (double)launches * KERNEL_NS / 1e9 / (now_s() - began_s);
 }
 
 int main(int count, char **arguments) {
-  CUmodule module;
   struct sigaction jumping = {.sa_sigaction = jump, .sa_flags = SA_SIGINFO};
   sigset_t alarms;
   wanted = count > 1 ? atoi(arguments[1]) : 1;
@@ -101,10 +89,8 @@ int main(int count, char **arguments) {
   pthread_sigmask(SIG_BLOCK, &alarms, NULL);
   sigaction(SIGALRM, &jumping, NULL);
   OK(cuInit(0));
-  OK(cuDevicePrimaryCtxRetain(&context, 0));
-  OK(cuCtxSetCurrent(context));
-  OK(cuModuleLoadData(&module, "image"));
-  OK(cuModuleGetFunction(&kernel, module, "spin_1ms"));
+  context = enter(0);
+  kernel = kernel_of("spin_1ms");
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   alarm_every_us(7300);
   while (jumps < wanted) {

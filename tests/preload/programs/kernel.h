@@ -1,8 +1,15 @@
-/* For test programs: a kernel by its name, and a launch of it. */
+/* For test programs: the current context, a kernel by its name, and a launch of it. */
 #ifndef KERNEL_H
 #define KERNEL_H
 
 #include "ok.h"
+
+static inline CUcontext enter(int gpu) {
+  CUcontext context;
+  OK(cuDevicePrimaryCtxRetain(&context, gpu));
+  OK(cuCtxSetCurrent(context));
+  return context;
+}
 
 static CUfunction kernel_of(const char *name) {
   CUmodule module;
@@ -12,7 +19,7 @@ static CUfunction kernel_of(const char *name) {
   return kernel;
 }
 
-static void launch(CUfunction kernel, CUstream stream) {
+static inline void launch(CUfunction kernel, CUstream stream) {
   OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
 }
 

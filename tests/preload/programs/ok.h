@@ -1,11 +1,13 @@
-/* For test programs: a call of the driver that fails ends them, and says which. */
+/* For test programs: a call of the driver that fails ends them, and says which; and the time. */
 #ifndef OK_H
 #define OK_H
 
 #include <cuda.h>
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 static void check(CUresult result, const char *what) {
   if (result == CUDA_SUCCESS)
@@ -14,5 +16,15 @@ static void check(CUresult result, const char *what) {
   abort();
 }
 #define OK(call) check((call), #call)
+
+static inline int64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static inline double now_s(void) {
+  return (double)now_ns() / 1e9;
+}
 
 #endif

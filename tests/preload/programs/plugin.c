@@ -9,7 +9,6 @@
 #include "ok.h"
 
 #include <dlfcn.h>
-#include <time.h>
 
 long held_mib(void);
 double seconds_of(int launches);
@@ -58,12 +57,6 @@ long held_mib(void) {
   while (held < 7 << 10 && CUDA(cuMemAlloc_v2)(&memory, 256 << 20) == CUDA_SUCCESS)
     held += 256;
   return held;
-}
-
-static double now_s(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
 /* Each takes 1 ms. */

@@ -3,17 +3,10 @@
  *
  *   polls stream_query | event_query | synchronize     prints the time of its first launch and of its end, in seconds
  */
-#include "ok.h"
+#include "kernel.h"
 
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
-
-static double now_s(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
 
 static void wait_for(const char *way, CUevent event) {
   CUresult result = CUDA_SUCCESS;
@@ -29,21 +22,16 @@ static void wait_for(const char *way, CUevent event) {
 }
 
 int main(int count, char **arguments) {
-  CUcontext context;
-  CUmodule module;
-  CUfunction kernel;
   CUevent event;
   if (count != 2)
     return 2;
   OK(cuInit(0));
-  OK(cuDevicePrimaryCtxRetain(&context, 0));
-  OK(cuCtxSetCurrent(context));
-  OK(cuModuleLoadData(&module, "image"));
-  OK(cuModuleGetFunction(&kernel, module, "spin_30ms"));
+  enter(0);
+  CUfunction kernel = kernel_of("spin_30ms");
   OK(cuEventCreate(&event, 0));
   double began_s = now_s();
   for (int i = 0; i < 2; i++) {
-    OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    launch(kernel, NULL);
     wait_for(arguments[1], event);
   }
   printf("%.6f %.6f\n", began_s, now_s());

@@ -10,8 +10,7 @@ from cuda_driver import Driver
 
 
 def work(mib: int) -> int:
-    driver = Driver()
-    driver.start()
+    driver = Driver.started()
     driver.mem_alloc(mib << 20)
     return driver.mem_get_info()[1] >> 20
 

@@ -10,26 +10,12 @@
 
 #include <pthread.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define STEP_KERNELS 10
 #define WARM_UP 5
 
 static int wanted;
-
-static double now_s(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
-static CUcontext enter(int gpu) {
-  CUcontext context;
-  OK(cuDevicePrimaryCtxRetain(&context, gpu));
-  OK(cuCtxSetCurrent(context));
-  return context;
-}
 
 static void run_streams(void) {
   CUstream first, second;

@@ -114,15 +114,16 @@ int channels_switch(int fd, uint32_t client, uint32_t subdevice, int off, const 
   return channels_control(fd, client, subdevice, 0x2080110b, &parameters, sizeof parameters);
 }
 
-int channels_busy(int fd, uint32_t client, const uint32_t *handles, unsigned count, uint32_t behaviour) {
+int channels_busy(int fd, uint32_t client, const uint32_t *handles, unsigned count, uint32_t behaviour,
+                  uint32_t timeout_us) {
   uint32_t clients[64];
   struct {
     uint32_t client, device, channel, count;
     uint64_t clients, devices, channels;
     uint32_t flags, timeout, status;
   } call = {
-      client, 0, handles[0], count, (uintptr_t)clients, (uintptr_t)clients, (uintptr_t)handles, behaviour | 7 << 8,
-      1,      0};
+      client,     0, handles[0], count, (uintptr_t)clients, (uintptr_t)clients, (uintptr_t)handles, behaviour | 7 << 8,
+      timeout_us, 0};
   for (unsigned i = 0; i < count && i < 64; i++)
     clients[i] = client;
   return pass_on(fd, REQUEST(0x41, sizeof call), &call) == 0 ? (int)call.status : -errno;

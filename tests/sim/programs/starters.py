@@ -26,8 +26,7 @@ def granted() -> str | None:
 
 
 def use(limit_mib: int) -> str:
-    driver = Driver()
-    driver.start(0)
+    driver = Driver.started(0)
     pattern = os.urandom(MIB)
     address = driver.mem_alloc(MIB)
     driver.copy_to_device(address, pattern)

@@ -19,8 +19,7 @@ def pattern(seed: int) -> bytes:
 
 def main() -> None:
     mib, steps, milliseconds = map(int, sys.argv[1:4])
-    driver = Driver()
-    driver.start(0)
+    driver = Driver.started(0)
     kernel = driver.kernel(f"spin_{milliseconds}ms")
     held = [driver.mem_alloc(MIB) for _ in range(KEPT)]
     driver.mem_alloc((mib - KEPT) * MIB)
