@@ -1,3 +1,3 @@
 """vgpurun: `docker run` with a GPU memory cap and a compute cap."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

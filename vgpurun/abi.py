@@ -12,13 +12,12 @@ CONTAINER_DIR: Final = "/.vgpurun"
 CONTAINER_LIBRARY: Final = "/.vgpurun/libvgpu.so"
 CONTAINER_LIMITS: Final = "/.vgpurun/etc/limits"
 CONTAINER_USAGE: Final = "/.vgpurun/run/usage"
-CONTAINER_PARENT: Final = "/.vgpurun/parent"
-CONTAINER_TURNS: Final = "/.vgpurun/run/turns"
+CONTAINER_PRESENCE: Final = "/.vgpurun/run/presence"
 CONTAINER_TENANTS: Final = "/.vgpurun/tenants"
 CONTAINER_PROFILE: Final = "/.vgpurun/profile"
 LOCK_DIR: Final = "/var/tmp/vgpulock"
-TURNS_NAME: Final = "turns5"
-TURNS_BYTES: Final = 262144
+PRESENCE_NAME: Final = "presence1"
+PRESENCE_BYTES: Final = 65536
 
 ENV_MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 ENV_OVERSUBSCRIBE: Final = "CUDA_OVERSUBSCRIBE"
@@ -31,11 +30,10 @@ ENV_ALNAIR_SM: Final = "ALNAIR_VGPU_COMPUTE_PERCENTILE"
 ENV_SM_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"
 ENV_PRIORITY: Final = "CUDA_TASK_PRIORITY"
 ENV_LIMITS_FILE: Final = "VGPURUN_LIMITS_FILE"
-ENV_TURNS_FILE: Final = "VGPURUN_TURNS_FILE"
+ENV_PRESENCE_FILE: Final = "VGPURUN_PRESENCE_FILE"
 ENV_LIMITS_TAKEN: Final = "VGPURUN_LIMITS_TAKEN"
 ENV_PROFILE: Final = "PFLOG"
 ENV_PROFILE_SIZE: Final = "VGPURUN_PROFILE_SIZE"
-ENV_SCHEDULER: Final = "VGPURUN_SCHEDULER"
 ENV_DISABLE_CONTROL: Final = "CUDA_DISABLE_CONTROL"
 
 MAX_LEVELS: Final = 4
@@ -48,12 +46,10 @@ USAGE_MAGIC: Final = 0x4547415355474356
 NO_MEMORY_LIMIT: Final = 2**64 - 1
 NO_SM_LIMIT: Final = 100
 SECONDS: Final = 64
-WAIT_BUCKETS: Final = 15
 
 SM_HARD: Final = 0
 SM_BURST: Final = 1
 SM_OFF: Final = 2
-SM_APART: Final = 3
 
 NOT_SUSPENDED: Final = 0
 SUSPENDING: Final = 1
@@ -65,7 +61,10 @@ PRIORITY_LOW: Final = 1
 
 NOT_ENFORCED_MEMORY: Final = 1
 NOT_ENFORCED_SM: Final = 2
-NOT_ENFORCED_TURNS: Final = 4
+
+LIMITER_NONE: Final = 0
+LIMITER_SCHEDULER: Final = 1
+LIMITER_LAUNCHES: Final = 2
 
 SLOT_LOCK_OFFSET: Final = 1 << 30
 START_LOCK_OFFSET: Final = SLOT_LOCK_OFFSET - 2
@@ -84,7 +83,8 @@ class DeviceLimit(ctypes.LittleEndianStructure):
         ("priority", ctypes.c_uint32),
         ("paused", ctypes.c_uint32),
         ("guaranteed_bytes", ctypes.c_uint64),
-        ("reserved", ctypes.c_uint8 * 40),
+        ("sms_percent", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 36),
     )
 
 
@@ -100,19 +100,10 @@ class Limits(ctypes.LittleEndianStructure):
         ("swap", ctypes.c_uint32),
         ("movable", ctypes.c_uint32),
         ("moves", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint8 * 24),
+        ("together", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint8 * 20),
         ("has_parent", ctypes.c_uint32),
         ("devices", DeviceLimit * MAX_DEVICES),
-    )
-
-
-class WaitTimes(ctypes.LittleEndianStructure):
-    """struct vgpu_wait_times: how often a wait took how long, in a minute and in the one before."""
-
-    _fields_ = (
-        ("minute", ctypes.c_uint32),
-        ("counts", ctypes.c_uint16 * WAIT_BUCKETS),
-        ("counts_before", ctypes.c_uint16 * WAIT_BUCKETS),
     )
 
 
@@ -125,7 +116,7 @@ class DeviceShared(ctypes.LittleEndianStructure):
         ("sm_limit_percent", ctypes.c_uint32),
         ("not_enforced", ctypes.c_uint32),
         ("tokens_zero_at_ns", ctypes.c_int64),
-        ("at_work_since_ns", ctypes.c_int64),
+        ("charged_until_ns", ctypes.c_int64),
         ("busy_ns", ctypes.c_uint64),
         ("throttled_ns", ctypes.c_uint64),
         ("launches", ctypes.c_uint64),
@@ -133,8 +124,7 @@ class DeviceShared(ctypes.LittleEndianStructure):
         ("last_launch_ns", ctypes.c_int64),
         ("reserved0", ctypes.c_uint64),
         ("seconds", ctypes.c_uint64 * SECONDS),
-        ("reserved", ctypes.c_uint8 * 320),
-        ("turn_waits", WaitTimes),
+        ("reserved", ctypes.c_uint8 * 384),
     )
 
 
@@ -148,7 +138,8 @@ class DeviceUsage(ctypes.LittleEndianStructure):
         ("context_bytes", ctypes.c_uint64),
         ("host_bytes", ctypes.c_uint64),
         ("counted_bytes", ctypes.c_uint64),
-        ("reserved", ctypes.c_uint64 * 2),
+        ("limiter", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64),
     )
 
 

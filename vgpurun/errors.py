@@ -105,6 +105,10 @@ class SliceError(VgpurunError):
     """No such slice, or one that cannot be made, joined or removed."""
 
 
+class TogetherError(VgpurunError):
+    """Programs that cannot share the GPU in space here, or have no server for it."""
+
+
 class ComposeError(VgpurunError):
     """A Compose file that cannot be read, or not be rewritten."""
 

@@ -1,14 +1,18 @@
-"""Measures what `vgpurun guard` costs beside many containers: its CPU time and memory, by the kernel's count.
+"""Measures what `vgpurun guard` costs: its CPU time and memory, by the kernel's count. As root.
 
-    python tests/bench/guard.py IMAGE [CONTAINERS] [SECONDS]
+    python tests/bench/guard.py idle IMAGE [CONTAINERS] [SECONDS]
+    python tests/bench/guard.py held [PROGRAMS] [SECONDS]
 
-IMAGE is one that the engine has, with python3. The containers are real ones on eight simulated GPUs; each holds memory
-and has a compute limit. As root. The goal for 50 containers: under 0.5 % of a core, and 40 MiB.
+idle: beside real containers of IMAGE, which the engine has and which has python3, on eight simulated GPUs; each holds
+memory and has a compute limit. The goal for 50: under 0.5 % of a core, and 40 MiB.
+held: with --compute unheld, while programs of `vgpurun local` that work past the library are held on as many simulated
+GPUs; what the guard takes, and its keeper. The goal for 8: under 6 % of a core in all.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,47 +41,64 @@ def resident_mib(pid: int) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:"))
 
 
-def measure(vgpurun: list[str], environment: dict[str, str], duration_s: float) -> None:
-    with subprocess.Popen([*vgpurun, "guard"], env=environment) as guard:
-        time.sleep(10)  # it has looked everybody up
-        before_s, began_s = cpu_s(guard.pid), time.monotonic()
+def children_of(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def measure(vgpurun: list[str], environment: dict[str, str], duration_s: float, *options: str) -> None:
+    with subprocess.Popen([*vgpurun, "guard", *options], env=environment) as guard:
+        time.sleep(15)  # by then the guard has looked everybody up, and holds whom it has to
+        pids = [guard.pid, *children_of(guard.pid)]
+        before_s, began_s = [cpu_s(pid) for pid in pids], time.monotonic()
         time.sleep(duration_s)
-        used_s, elapsed_s = cpu_s(guard.pid) - before_s, time.monotonic() - began_s
-        print(f"{100 * used_s / elapsed_s:.2f} % of a core over {elapsed_s:.0f} s, {resident_mib(guard.pid):.0f} MiB")
+        elapsed_s = time.monotonic() - began_s
+        used = [100 * (cpu_s(pid) - used_s) / elapsed_s for pid, used_s in zip(pids, before_s, strict=True)]
+        shown = " + ".join(f"{percent:.2f}" for percent in used)
+        print(f"{shown} % of a core over {elapsed_s:.0f} s, {resident_mib(guard.pid):.0f} MiB")
         guard.terminate()
 
 
+def idle(vgpurun: list[str], environment: dict[str, str], image: str, count: int = 50, duration_s: float = 60) -> None:
+    names = [f"guard-bench-{number}" for number in range(count)]
+    try:
+        for name in names:
+            words = ["-d", "-i", "--name", name, "--mem", "2g", "--sm", "2", "-v", f"{PROGRAM}:/gpu.py:ro", image]
+            command = [*vgpurun, "run", *words, "python3", "/gpu.py", "hold", str(100 << 20)]
+            subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        print(f"{count} containers, {GPUS} GPUs")
+        measure(vgpurun, environment, duration_s)
+    finally:
+        subprocess.run([*vgpurun, "rm", "-f", *names], env=environment, stdout=subprocess.DEVNULL)
+
+
+def held(vgpurun: list[str], environment: dict[str, str], count: int = GPUS, duration_s: float = 60) -> None:
+    spin = ["env", "-u", "LD_PRELOAD", sys.executable, str(PROGRAM.with_name("escape.py")), "copy", "spin"]
+    launches = [
+        subprocess.Popen(
+            [*vgpurun, "local", "--gpus", f"device={number % GPUS}", "--sm", "20", "--overcommit", "--", *spin,
+             "spin_1s", "100000"], env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
+        for number in range(count)
+    ]  # fmt: skip
+    try:
+        print(f"{count} programs, {GPUS} GPUs")
+        measure(vgpurun, environment, duration_s, "--compute", "unheld")
+    finally:
+        for each in launches:
+            os.killpg(each.pid, signal.SIGKILL)
+            each.wait()
+
+
 def main() -> None:
-    image = sys.argv[1]
-    containers = int(sys.argv[2]) if len(sys.argv) > 2 else 50
-    duration_s = float(sys.argv[3]) if len(sys.argv) > 3 else 60
+    kind, *words = sys.argv[1:]
+    numbers = [float(each) if "." in each else int(each) for each in words[kind == "idle" :]]
     vgpurun = [sys.executable, "-m", "vgpurun"]
     with tempfile.TemporaryDirectory() as folder:
         sim = {"VGPURUN_DRIVER": "sim", "VGPUSIM_CONFIG": str(config(Path(folder)))}
         environment = {**os.environ, "VGPURUN_STATE_DIR": folder, **sim}
-        names = [f"guard-bench-{number}" for number in range(containers)]
-        try:
-            for name in names:
-                limits = ("--mem", "2g", "--sm", "2")
-                command = ("python3", "/gpu.py", "hold", str(100 << 20))
-                run = [
-                    *vgpurun,
-                    "run",
-                    "-d",
-                    "-i",
-                    "--name",
-                    name,
-                    *limits,
-                    "-v",
-                    f"{PROGRAM}:/gpu.py:ro",
-                    image,
-                    *command,
-                ]
-                subprocess.run(run, env=environment, check=True, stdout=subprocess.DEVNULL)
-            print(f"{containers} containers, {GPUS} GPUs")
-            measure(vgpurun, environment, duration_s)
-        finally:
-            subprocess.run([*vgpurun, "rm", "-f", *names], env=environment, stdout=subprocess.DEVNULL)
+        if kind == "idle":
+            idle(vgpurun, environment, words[0], *numbers)
+        else:
+            held(vgpurun, environment, *numbers)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ import vgpurun
 
 RUNS = 20
 OTHERS = 8  # containers that hold shares of the GPU while another is admitted
-HELP_MS, PS_MS, ADDED_MS = 100, 300, 350  # what is aimed at on an idle machine
+HELP_MS, PS_MS, ADDED_MS = 100, 300, 350  # the aims on an idle machine
 
-VGPURUN = [str(Path(sys.executable).with_name("vgpurun"))]  # as users have it: `python -m` takes longer
+VGPURUN = [str(Path(sys.executable).with_name("vgpurun"))]  # the users' command: `python -m` takes longer
 
 
 def durations_ms(command: Sequence[str]) -> tuple[float, float]:
@@ -69,7 +69,7 @@ def hold_gpu(image: str, count: int, undo: Callable[..., object]) -> None:
 def main() -> None:
     image = sys.argv[1]
     count = int(sys.argv[2]) if len(sys.argv) > 2 else RUNS
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # it would have every start compile vgpurun anew
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start would compile vgpurun anew
     if not os.path.exists("/dev/nvidiactl"):
         os.environ.setdefault("VGPURUN_DRIVER", "sim")
     print(f"{VGPURUN[0]}, of {Path(vgpurun.__file__).parent}")

@@ -1,4 +1,4 @@
-"""How much slower a host is after a sleep: that is what `model_set_wake_up_slowdown` of tests/c/gpu_model.c goes by.
+"""How much slower a host is after a sleep, which a program that is taken off its GPU has more of.
 
 Natively, for steps of inference that Python's speed decides. Prints a Markdown table: what the steps after a sleep of
 so many milliseconds take, in percent of a step without one. It needs PyTorch and a GPU.

@@ -6,6 +6,8 @@ With REQUIRE_ENGINE=1 a test fails where it would otherwise be skipped because t
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,9 +17,10 @@ import pytest
 
 import images
 from cli import Cli, clean_environment, cli_beside
-from private_engine import private_engine
-from support import is_set, own_gpu_config, python_of, unavailable
-from support.debian_packages import UnavailableError
+from images import debian_tar
+from private_engine import fetched_engine, private_engine
+from support import is_set, own_gpu_config, python_of, short_folder, unavailable
+from support.debian_packages import UnavailableError, tool, unpacked
 
 REPOSITORY = "vgpurun-test"
 # No engine test is skipped where an engine is required; these need a kubelet besides, which takes long to build.
@@ -155,3 +158,29 @@ def as_nobody(docker_host: str) -> Iterator[tuple[str, ...]]:
     group = Path(docker_host.removeprefix("unix://")).stat().st_gid
     with python_of(65534, f"--groups={group}") as python:
         yield *python, "-m", "vgpurun"
+
+
+@pytest.fixture(scope="module")
+def podman() -> Iterator[list[str]]:
+    """Podman with a place of its own, and the tests' image as vgpurun-test.
+
+    Its runtime is the private engine's: its own one, crun, refuses a machine that has both cgroup versions.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("an ordinary user's podman has no place for the slice's files")
+    with short_folder("vgpurun-podman-") as place:  # podman refuses a runroot of more than 50 characters
+        command = [
+            tool("podman", "podman"), "--root", f"{place}/root", "--runroot", f"{place}/run",
+            "--tmpdir", f"{place}/tmp", "--cgroup-manager", "cgroupfs",
+            "--runtime", str(fetched_engine() / "bin" / "runc"),
+        ]  # fmt: skip
+        subprocess.run([*command, "import", "--quiet", debian_tar(), "vgpurun-test"], check=True)
+        yield command
+        subprocess.run([*command, "system", "reset", "--force"], check=False, capture_output=True)
+
+
+@pytest.fixture(scope="session")
+def compose() -> Path:
+    """Find Docker Compose as a command by itself."""
+    found = shutil.which("docker-compose")
+    return Path(found or unpacked("docker-compose", "trixie") / "usr/libexec/docker/cli-plugins/docker-compose")

@@ -11,7 +11,7 @@ from functools import cache
 
 from support.debian_packages import unpacked
 
-NEWEST = 28  # of which Debian has one; its versions differ in some words and values
+NEWEST = 28  # Debian has one of these; docker's versions differ in some words and values
 
 
 @dataclass(frozen=True)

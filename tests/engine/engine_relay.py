@@ -78,7 +78,7 @@ class _Relay:
         self._held = held
 
     def serve(self, listener: socket.socket) -> None:
-        with suppress(OSError):  # it is closed at the end
+        with suppress(OSError):  # closed at the end
             while True:
                 near, _ = listener.accept()
                 far = socket.socket(socket.AF_UNIX)
@@ -103,7 +103,7 @@ def relayed(docker_host: str, listener: socket.socket, held: Held | None = None)
         if held:
             held.drop()
         with suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)  # who waits for a connection would not see that it is closed
+            listener.shutdown(socket.SHUT_RDWR)  # accept() would not notice a mere close
         listener.close()
 
 
@@ -139,7 +139,7 @@ def _copy(source: socket.socket, target: socket.socket, look: Callable[[bytes], 
             look(data)
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
-    except OSError:  # one end is gone: the other one must see it too
+    except OSError:  # an end is gone: the other must see that too
         for end in (source, target):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

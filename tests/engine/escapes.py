@@ -16,6 +16,7 @@ from support import CHECKOUT, one_at_a_time
 from support.debian_packages import tool, unpacked
 
 SOURCES = CHECKOUT / "lib" / "sim"
+PROGRAMS_OF_SIM = ("nvml_", "nvidia_smi", "mps_control", "mps_server")  # and NVML: no parts of the driver
 # A root in the container needs these to unmount our files, to trace, and to enter namespaces.
 HOSTILE = ("--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE", "--security-opt", "apparmor=unconfined",
            "--security-opt", "seccomp=unconfined")  # fmt: skip
@@ -100,12 +101,16 @@ def past_programs() -> Path:
     Raises UnavailableError where musl cannot be had.
     """
     compiler, musl = tool("musl-gcc", "musl-tools"), unpacked("musl")
-    sources = [each for each in SOURCES.glob("*.c") if not each.name.startswith(("nvml_", "nvidia_smi"))]
+    sources = [each for each in SOURCES.glob("*.c") if not each.name.startswith(PROGRAMS_OF_SIM)]
     newest_s = max(each.stat().st_mtime for each in (*PROGRAMS.glob("*.c"), Path(__file__), *SOURCES.iterdir()))
     with one_at_a_time(CHECKOUT / "lib" / "build" / "tests" / "past") as folder:
         if not (folder / "musl").exists() or (folder / "musl").stat().st_mtime < newest_s:
             headers = Path(sysconfig.get_path("purelib")).glob("nvidia/*/include/cuda.h")
-            includes = [f"-I{each}" for each in (*(each.parent for each in headers), SOURCES)]
+            includes = [
+                *(f"-I{each.parent}" for each in headers),
+                "-iquote",
+                str(SOURCES),
+            ]  # they have a limits.h
             # The kernel's headers, which musl's package does not bring.
             includes += ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"]
             # For the driver alone: to a program this would give the functions of CUDA 1, whose memory is below 4 GiB.

@@ -18,7 +18,7 @@ from support.debian_packages import UnavailableError, kept, tool, unpacked
 
 PROGRAMS = Path(__file__).parent / "programs"
 DEBIAN_SUITE = "bookworm"
-PYTHON = "python3"  # with ctypes for the test programs
+PYTHON = "python3"  # has ctypes, for the test programs
 BUILD = "python3,gcc,make,libc6-dev"  # builds the library in a container; twice as large, and each engine imports it
 LEFT_OUT = (
     "/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*",
@@ -26,7 +26,7 @@ LEFT_OUT = (
 )  # fmt: skip
 # A third of it, which only the making needs. Each engine imports an image, which takes seconds.
 PERL = "usr/share/perl usr/lib/*/perl usr/lib/*/libperl.so*"
-PREPARED = "vgpurun-prepared/debian:1"  # with PYTHON, on a private engine from its start
+PREPARED = "vgpurun-prepared/debian:1"  # has PYTHON; on a private engine from its start
 # Images have it that are imported from now on: PREPARED is kept as it is (private_engine.py).
 COMMAND_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

@@ -24,7 +24,7 @@ _VARIES = (
     (r" +", " "),
 )
 _OF_THE_MACHINE = (
-    "Networking will not work", "cgroups", "SELinux", "AppArmor", "turns folder", "configuration", "memory limits",
+    "Networking will not work", "cgroups", "SELinux", "AppArmor", "tenants folder", "configuration", "memory limits",
     "a container itself",
 )  # fmt: skip
 

@@ -25,7 +25,7 @@ class Recorder:
 
     host: str
     requests: list[tuple[dict[str, str], Any]] = field(default_factory=list)
-    api_version: str = ""  # of the last request for a container
+    api_version: str = ""  # the last request's for a container
 
     def take(self) -> list[tuple[dict[str, str], Any]]:
         """The requests since the last call."""

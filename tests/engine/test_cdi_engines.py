@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,10 +20,8 @@ from referencing.jsonschema import DRAFT7
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
 from docker_command import docker_command
 from escapes import by_nix_loader
-from images import debian_tar
-from private_engine import fetched_engine
-from support import CHECKOUT, short_folder
-from support.debian_packages import tool, unpacked
+from support import CHECKOUT
+from support.debian_packages import unpacked
 from vgpurun import abi
 from vgpurun.cdi.of_slices import TMPFILES
 
@@ -183,25 +180,6 @@ def test_an_image_with_musl_runs_and_nothing_is_limited_for_nothing_reaches_the_
 # ---- podman ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def podman() -> Iterator[list[str]]:
-    """Podman with a place of its own, and the tests' image as vgpurun-test.
-
-    Its runtime is the private engine's: its own one, crun, refuses a machine that has both cgroup versions.
-    """
-    if os.geteuid() != 0:
-        pytest.skip("an ordinary user's podman has no place for the slice's files")
-    with short_folder("vgpurun-podman-") as place:  # podman refuses a runroot of more than 50 characters
-        command = [
-            tool("podman", "podman"), "--root", f"{place}/root", "--runroot", f"{place}/run",
-            "--tmpdir", f"{place}/tmp", "--cgroup-manager", "cgroupfs",
-            "--runtime", str(fetched_engine() / "bin" / "runc"),
-        ]  # fmt: skip
-        subprocess.run([*command, "import", "--quiet", debian_tar(), "vgpurun-test"], check=True)
-        yield command
-        subprocess.run([*command, "system", "reset", "--force"], check=False, capture_output=True)
-
-
 def test_podman_run_gives_the_limits_and_shares_them_with_docker(
     cli: Cli, name: str, debian: str, podman: list[str]
 ) -> None:
@@ -261,13 +239,6 @@ def test_podman_compose_gives_the_limits(cli: Cli, name: str, podman: list[str],
 
 
 # ---- docker compose ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def compose() -> Path:
-    """Find Docker Compose as a command by itself."""
-    found = shutil.which("docker-compose")
-    return Path(found or unpacked("docker-compose", "trixie") / "usr/libexec/docker/cli-plugins/docker-compose")
 
 
 def test_compose_takes_and_refuses_what_convert_says(cli: Cli, compose: Path, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_two_claims_on_one_gpu_have_limits_of_their_own(pods: Pods, prefix: tupl
     assert 400 * MIB < filled["granted_bytes"] < GIB
 
 
-@pytest.mark.exhaustive  # as of any container: test_run_limits.py
+@pytest.mark.exhaustive  # test_run_limits.py has this for any container
 @pytest.mark.real_time
 def test_the_compute_of_claims_is_what_they_say(pods: Pods, tmp_path: Path) -> None:
     """Two claims on the one GPU, beside one without a compute limit on the other."""

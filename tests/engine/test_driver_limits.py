@@ -208,7 +208,7 @@ def test_a_restart_sets_it_again(cli: Cli, debian_v2: str) -> None:
     assert device(cli, "again")["memory_limit_driver_bytes"] == 1024 * MIB
 
 
-@pytest.mark.exhaustive  # that limits go with their cgroup shows tests/sim/test_memory_limits.py
+@pytest.mark.exhaustive  # tests/sim/test_memory_limits.py shows that limits go with their cgroup
 @pytest.mark.usefixtures("cli")  # which skips where there is no cgroup v2
 @pytest.mark.parametrize("flags", [(), ("--live-restore",)], ids=["ends its containers", "leaves them alone"])
 def test_an_engine_that_is_killed(built_library: Path, tmp_path: Path, flags: Sequence[str]) -> None:

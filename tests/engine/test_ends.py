@@ -77,7 +77,7 @@ def test_the_guard_ends_that_of_another_user_and_warns_before(
                 guard.terminate()
                 journal = guard.communicate(timeout=60)[1]
             assert "warn container theirs of nobody: the time of --for ends in" in journal
-            assert journal.count("stop container theirs: its time was over") == 1
+            assert journal.count("stop container theirs: it reached its --for limit") == 1
         finally:
             user.remove_containers()
 
@@ -92,7 +92,7 @@ def test_prune_ends_it_too_and_slices_reserve_nothing_any_more(vgpurun: Cli, deb
     assert result.exit_code == 0
     vgpurun.run("-d", "--name", "over", "--mem", "1g", "--for", "1s", debian, *ENDS_AT_ONCE)
     time.sleep(1.1)
-    assert "Ended container over: its time was over" in vgpurun("prune", "--driver", "sim").stdout
+    assert "Stopped container over: it reached its --for limit" in vgpurun("prune", "--driver", "sim").stdout
     assert status(vgpurun, "over") == "exited"
 
 
@@ -106,7 +106,7 @@ def test_a_clock_that_is_set_ends_nothing(vgpurun: Cli, debian: str) -> None:
     assert "Ended" not in vgpurun("prune", "--driver", "sim").stdout
     assert "ends in 5 minutes" in vgpurun("ps", "--driver", "sim").stdout and status(vgpurun, "lasts") == "running"
     path.write_text(json.dumps({**owner, "ends_s": owner["ends_s"] + 7200, "ends_boot_s": boot_s()}))
-    assert "Ended container lasts: its time was over" in vgpurun("prune", "--driver", "sim").stdout
+    assert "Stopped container lasts: it reached its --for limit" in vgpurun("prune", "--driver", "sim").stdout
 
 
 def test_a_time_that_is_none(vgpurun: Cli, debian: str) -> None:

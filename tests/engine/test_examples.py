@@ -29,6 +29,8 @@ def assert_demo(environment: dict[str, str], where: str) -> None:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         assert done.returncode == 0, done
         assert where in done.stdout
+        shown = re.findall(r"^\$ vgpurun .* python3 (\S+ (?:work|all) 2)$", done.stdout, re.MULTILINE)
+        assert [Path(each.split()[0]).name for each in shown] == ["demo_program.py"] * 2, "as they can be typed"
         assert "2048 MiB in CUDA, 2048 MiB in nvidia-smi" in done.stdout
         assert "then out of memory" in done.stdout
         assert "allocations work again" in done.stdout
@@ -49,6 +51,11 @@ def test_the_demo_without_an_engine(built_library: Path, tmp_path: Path) -> None
     environment = clean_environment(f"unix://{tmp_path}/no.sock", tmp_path / "state", tmp_path)
     assert_demo(environment | {"VGPUSIM_CONFIG": own_gpu_config(tmp_path)}, "with `vgpurun local`")
     assert list((tmp_path / "state" / "containers").iterdir()) == []
+
+
+def test_the_program_of_the_demo_says_what_it_takes() -> None:
+    done = subprocess.run([sys.executable, EXAMPLES / "demo_program.py"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "usage: demo_program.py work|all SECONDS\n")
 
 
 @pytest.mark.exhaustive

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cli import Cli, guarding, wait_until
 from test_guard import MIB, actions, frozen, start, status, verbs
 
-LIMITS = ("--mem", "1g", "--enforce", "library")  # what is tested is the guard alone
+LIMITS = ("--mem", "1g", "--enforce", "library")  # the guard alone is tested
 
 
 def test_frozen_until_it_is_within_again(cli_v2: Cli, debian_v2: str) -> None:

@@ -8,11 +8,13 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from cli import WITH_PROGRAMS, Cli, guarding, wait_until
+from cli import PROGRAMS, WITH_PROGRAMS, Cli, guarding, wait_until
 from escapes import HOSTILE, PAST_THE_LIBRARY, command, past_programs
 from support import LIBRARY, assert_measured, own_gpu_config
 
@@ -174,3 +176,53 @@ def test_compute_past_the_library_is_held(vgpurun: Cli, debian: str, tmp_path: P
     assert "frozen and thawed" not in said
     actions = (vgpurun.state_dir / "guard" / "actions").read_text().splitlines()
     assert {json.loads(line)["name"] for line in actions} == {f"tenant-{number}" for number in range(len(HELD))}
+
+
+# Ways past the library for a program of `vgpurun local`.
+OF_LOCAL = {
+    "static program": "exec PAST/static WORK",
+    "program of musl": "exec env -u LD_PRELOAD PAST/ld-musl PAST/musl WORK",
+    "unset preload": "exec env -u LD_PRELOAD ESCAPE loader WORK",
+    "no variables": "exec env -i VGPUSIM_CONFIG=$VGPUSIM_CONFIG VGPUSIM_STATE=$VGPUSIM_STATE PAST/static WORK",
+    "daemon": "(setsid sh -c 'echo $$ >daemon; exec PAST/static WORK' &); sleep 60",
+}
+
+
+@contextmanager
+def launched(vgpurun: Cli, options: tuple[str, ...], text: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A launch of `vgpurun local` with a shell, which may write the PID of a daemon of its own to `daemon`."""
+    python = f"/usr/bin/python3 {PROGRAMS}/escape.py"
+    words = text.replace("ESCAPE", python).replace("PAST", str(past_programs())).replace("WORK", "spin spin_500s 60")
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True, "cwd": folder}
+    with vgpurun.started("local", *vgpurun.driver, *options, "--", "sh", "-c", words, **quiet) as launch:
+        try:
+            yield launch
+        finally:
+            os.killpg(launch.pid, signal.SIGKILL)
+            if (folder / "daemon").exists():
+                os.kill(int((folder / "daemon").read_text()), signal.SIGKILL)
+
+
+def holds(vgpurun: Cli) -> list[tuple[str, str]]:
+    """Return what the guard has done, by verb and name."""
+    actions = vgpurun.state_dir / "guard" / "actions"
+    lines = actions.read_text().splitlines() if actions.exists() else []
+    return [(each["verb"], each["name"]) for each in map(json.loads, lines)]
+
+
+@pytest.mark.parametrize("way", OF_LOCAL)
+def test_a_program_of_local_is_held(own_gpu: Cli, way: str, tmp_path: Path) -> None:
+    with guarding(own_gpu, *GUARD), launched(own_gpu, ("--sm", "20"), OF_LOCAL[way], tmp_path) as launch:
+        wait_until(lambda: holds(own_gpu) == [("hold", f"process {launch.pid}")], "hold")
+        wait_until(lambda: 0 < busy_percent(own_gpu) < 50, "share")
+        assert "is frozen and thawed" not in (own_gpu.state_dir.parent / "guard.log").read_text()
+
+
+def test_two_launches_in_a_slice_share_its_limit(own_gpu: Cli, tmp_path: Path) -> None:
+    made = own_gpu("slice", "create", *own_gpu.driver, "--sm", "20", "--mem", "4g", "team")
+    assert made.exit_code == 0, made
+    ways, options = ("static program", "unset preload"), ("--slice", "team")
+    with guarding(own_gpu, *GUARD), ExitStack() as stack:
+        launches = [stack.enter_context(launched(own_gpu, options, OF_LOCAL[way], tmp_path)) for way in ways]
+        wait_until(lambda: {*holds(own_gpu)} == {("hold", f"process {each.pid}") for each in launches}, "holds")
+        wait_until(lambda: 0 < busy_percent(own_gpu) < 50, "share")

@@ -49,7 +49,7 @@ def test_no_name_and_no_command_steers_a_terminal(own_gpu: Cli, debian: str, tmp
 
 PIPES = """
 mv /.vgpurun /away; mkdir -p /.vgpurun/etc /.vgpurun/run
-for file in etc/limits etc/sim.yaml run/usage run/turns; do mkfifo /.vgpurun/$file; done
+for file in etc/limits etc/sim.yaml run/usage run/presence; do mkfifo /.vgpurun/$file; done
 ln -s /.vgpurun/run/usage /.vgpurun/parent
 exec sleep 600
 """

@@ -94,7 +94,7 @@ def test_the_limits_of_a_pod_hold(node: NodeOfTest, containers: Containers, pref
     assert filled["result"] == 2 and GIB // 4 < filled["granted_bytes"] <= GIB
 
 
-@pytest.mark.exhaustive  # as of any container: test_run_limits.py
+@pytest.mark.exhaustive  # test_run_limits.py has this for any container
 @pytest.mark.real_time
 def test_the_compute_of_a_pod_is_what_it_asks_for(node: NodeOfTest, containers: Containers, tmp_path: Path) -> None:
     """Beside a pod without a compute limit, which the plugin places on the other GPU."""

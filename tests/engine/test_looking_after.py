@@ -14,9 +14,46 @@ import pytest
 
 from cli import Cli, wait_until
 from terminal import Terminal
+from vgpurun.cli import cli
+from vgpurun.cli.common import ContainerName
+from vgpurun.cli.verbs import all_commands
 from vgpurun.engine.containers import ContainerEngine
 
 TALK = "echo out; echo err >&2; sleep 600"
+# Verbs about a container, with what else each is given: of a name that none has, one that vgpurun did not make, and one
+# of another user. The first are of the former two.
+OF_BOTH: tuple[tuple[str, ...], ...] = (
+    ("stop",),
+    ("restart",),
+    ("kill",),
+    ("logs",),
+    ("update", "--driver", "sim", "--mem", "1g"),
+    ("suspend", "--driver", "sim"),
+    ("resume", "--driver", "sim"),
+    ("move", "--driver", "sim", "--gpus", "0"),
+    ("thaw",),
+    ("pause",),
+    ("unpause",),
+    ("start", "--driver", "sim"),
+)
+OF_NOBODY = (*OF_BOTH, ("rm",), ("exec", "nobody", "true"), ("smi",), ("advise", "nobody", "nobody"))
+OF_DOCKERS = (*OF_BOTH, ("rm", "-f"), ("exec", "foreign", "true"), ("advise", "foreign", "foreign"))
+OF_ANOTHER_USERS: tuple[tuple[str, ...], ...] = (
+    ("pause",),
+    ("pause", "--gpu"),
+    ("unpause",),
+    ("update", "--driver", "sim", "--sm", "10"),
+    ("suspend", "--driver", "sim"),
+    ("resume", "--driver", "sim"),
+    ("move", "--driver", "sim", "--gpus", "0"),
+    ("exec", "tended", "true"),
+    ("start", "--driver", "sim"),
+    ("restart",),
+    ("kill",),
+    ("stop",),
+    ("rm",),
+    ("rm", "-f"),
+)
 
 
 @pytest.fixture
@@ -42,45 +79,23 @@ def exit_code_of(vgpurun: Cli, name: str) -> int:
     return int(vgpurun.engine.containers.get(name).attrs["State"]["ExitCode"])
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("stop",),
-        ("restart",),
-        ("kill",),
-        ("rm",),
-        ("logs",),
-        ("exec", "nobody", "true"),
-        ("update", "--driver", "sim", "--mem", "1g"),
-        ("suspend", "--driver", "sim"),
-        ("resume", "--driver", "sim"),
-        ("move", "--driver", "sim", "--gpus", "0"),
-        ("thaw",),
-        ("smi",),
-    ],
-    ids=lambda arguments: arguments[0],
-)
+def test_every_verb_about_a_container_is_asked_here() -> None:
+    """`top` hands over to docker, and `inspect` prints an empty list besides, as docker's does."""
+    commands = dict(all_commands(cli))
+    about = {words for words, each in commands.items() if any(type(one.type) is ContainerName for one in each.params)}
+    changing = {words for words, each in commands.items() if any("--others" in one.opts for one in each.params)}
+    assert about - {each[0] for each in OF_NOBODY} == about - {each[0] for each in OF_DOCKERS} == {"top", "inspect"}
+    assert changing == {each[0] for each in OF_ANOTHER_USERS}
+
+
+@pytest.mark.parametrize("arguments", OF_NOBODY, ids=lambda arguments: arguments[0])
 def test_an_unknown_container_is_docker_s_error(vgpurun: Cli, arguments: tuple[str, ...]) -> None:
     given = arguments if "nobody" in arguments else (*arguments, "nobody")
     result = vgpurun(*given)
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", "vgpurun: No such container: nobody\n")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("stop",),
-        ("restart",),
-        ("kill",),
-        ("rm", "-f"),
-        ("logs",),
-        ("exec", "foreign", "true"),
-        ("suspend", "--driver", "sim"),
-        ("resume", "--driver", "sim"),
-        ("move", "--driver", "sim", "--gpus", "0"),
-        ("thaw",),
-    ],
-)
+@pytest.mark.parametrize("arguments", OF_DOCKERS)
 def test_containers_of_others_are_left_alone(vgpurun: Cli, foreign: str, arguments: tuple[str, ...]) -> None:
     given = arguments if foreign in arguments else (*arguments, foreign)
     result = vgpurun(*given)
@@ -90,24 +105,7 @@ def test_containers_of_others_are_left_alone(vgpurun: Cli, foreign: str, argumen
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ("pause",),
-        ("pause", "--gpu"),
-        ("unpause",),
-        ("update", "--driver", "sim", "--sm", "10"),
-        ("suspend", "--driver", "sim"),
-        ("resume", "--driver", "sim"),
-        ("move", "--driver", "sim", "--gpus", "0"),
-        ("exec", "tended", "true"),
-        ("start", "--driver", "sim"),
-        ("restart",),
-        ("kill",),
-        ("stop",),
-        ("rm",),
-        ("rm", "-f"),
-    ],
-    ids=lambda arguments: "-".join(arguments[:2]).replace("--", "-"),
+    "arguments", OF_ANOTHER_USERS, ids=lambda arguments: "-".join(arguments[:2]).replace("--", "-")
 )
 def test_another_user_s_container_takes_others(
     vgpurun: Cli, container: str, as_nobody: tuple[str, ...], arguments: tuple[str, ...]

@@ -18,7 +18,7 @@ from support import ROUNDS, own_gpu_config
 from vgpurun.limits import limits_file
 
 CELLS = ("python3", "-u", "/programs/gpu.py", "cells", "0.4")
-PATIENCE_S = 240  # of a machine that others keep busy
+PATIENCE_S = 240  # on a machine that others keep busy
 MOVED = ("--gpus", "device=0", "--movable")
 TURNS = ("--swap", "--mem", "9g", "--gpus", "device=0")
 OPTIONS = {"book": ("--mem", "2g", *MOVED), "first": ("--slice", "team"), "second": ("--slice", "team"),

@@ -20,8 +20,8 @@ import pytest
 from packaging.requirements import Requirement
 
 import images
-from support import CHECKOUT
 from support.debian_packages import UnavailableError, kept
+from support.python_packages import copy_checkout
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(900)]
 
@@ -66,11 +66,7 @@ def with_pip(client: docker.DockerClient, tag: str, base_tag: str, folder: Path)
 
 def plugin(client: docker.DockerClient, tag: str, python_tag: str, builder_tag: str, folder: Path) -> None:
     with images.new_root() as context:
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, capture_output=True, check=True).stdout
-        for name in listed.decode().split("\0"):
-            if name and (CHECKOUT / name).is_file():
-                (context / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(CHECKOUT / name, context / name)
+        copy_checkout(context)
         shutil.copytree(folder, context / "wheels")
         client.images.build(
             path=str(context),

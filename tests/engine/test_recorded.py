@@ -14,7 +14,7 @@ from cli import Cli
 from support import CHECKOUT, is_set
 
 PAGES = [path for path in sorted((CHECKOUT / "docs").glob("*.md")) if recorded.recordings(path.read_text())]
-IMAGE, STAND_IN = "pytorch/pytorch", "vgpurun-test/py"  # of one length, so that columns stay as they are
+IMAGE, STAND_IN = "pytorch/pytorch", "vgpurun-test/py"  # the same length, so that columns stay
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ class Registry:
 @pytest.fixture(scope="module")
 def registry(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     folder = tmp_path_factory.mktemp("registry")
-    name = f"127.0.0.1:{free_port()}"  # of which engines ask no TLS
+    name = f"127.0.0.1:{free_port()}"  # engines ask no TLS of this address
     try:
         program, htpasswd = tool("docker-registry", "docker-registry"), tool("htpasswd", "apache2-utils")
     except UnavailableError as error:

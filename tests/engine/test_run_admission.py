@@ -256,7 +256,7 @@ def test_a_container_started_since_it_was_listed_is_neither_overlooked_nor_swept
 
 
 def vgpurun_without_removal() -> None:
-    with patch.object(LaunchEngine, "remove"):  # as where the engine does not answer
+    with patch.object(LaunchEngine, "remove"):  # an engine that does not answer
         sys.exit(cli.main(sys.argv[1:]))
 
 

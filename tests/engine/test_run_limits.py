@@ -84,31 +84,31 @@ def test_what_other_containers_say_of_their_turns_cannot_be_written(vgpurun: Cli
     (name,) = vgpurun.states()
     folder = tenants.folder_of(vgpurun.state_dir / "containers" / name)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert set(before) == {"limits", "of", "turns5"}
+    assert set(before) == {"limits", "of", "presence1"}
     script = f"""
 cd /.vgpurun/tenants
-for file in {folder.name}/limits {folder.name}/turns5; do (echo x >> $file) 2>/dev/null; echo $?; done
+for file in {folder.name}/limits {folder.name}/presence1; do (echo x >> $file) 2>/dev/null; echo $?; done
 mv {folder.name} mine 2>/dev/null; echo $?
 rm -rf {folder.name} 2>/dev/null; echo $?
 mkdir mine 2>/dev/null; echo $?
 mount -o remount,rw /.vgpurun/tenants 2>/dev/null; echo $?
-(echo x > /.vgpurun/run/turns) && rm /.vgpurun/run/turns 2>/dev/null; echo $?
-cat {folder.name}/turns5 | wc -c
+(echo x > /.vgpurun/run/presence) && rm /.vgpurun/run/presence 2>/dev/null; echo $?
+cat {folder.name}/presence1 | wc -c
 """
     *refused, size = vgpurun.run("--sm", "20", debian, "bash", "-c", script).stdout.split()
     assert len(refused) == 7 and "0" not in refused
-    assert int(size) == abi.TURNS_BYTES
+    assert int(size) == abi.PRESENCE_BYTES
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     vgpurun.remove_containers()
     vgpurun.run("--sm", "20", debian, "true")
     assert not folder.exists()
 
 
-@pytest.mark.exhaustive  # tests/preload/test_turns_file.py has it without containers
+@pytest.mark.exhaustive  # tests/preload/test_presence.py has it without containers
 @pytest.mark.real_time
 def test_a_container_that_lies_about_its_turn_harms_itself(own_gpu: Cli, debian: str) -> None:
     def lie() -> None:
-        file = os.open("/.vgpurun/run/turns", os.O_WRONLY)
+        file = os.open("/.vgpurun/run/presence", os.O_WRONLY)
         while True:
             now = time.monotonic_ns()
             ends = now + 250_000_000

@@ -186,7 +186,7 @@ def test_three_signals_end_the_client_and_leave_a_command_that_heeds_none(
     terminal.read_until(b"ready")
     terminal.process.send_signal(signal.SIGINT)
     terminal.process.send_signal(signal.SIGTERM)
-    terminal.read_until(b"heard")  # of two alike, the kernel keeps one until it is taken
+    terminal.read_until(b"heard")  # the kernel keeps only a single one of two alike until that is taken
     terminal.process.send_signal(signal.SIGTERM)
     assert terminal.wait() == 1
     assert terminal.is_restored()

@@ -32,7 +32,7 @@ NAMES = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n"
 @dataclass(frozen=True)
 class TlsEngine:
     url: str
-    certificates: Path  # as DOCKER_CERT_PATH has them
+    certificates: Path  # laid out for DOCKER_CERT_PATH
     client: docker.DockerClient
 
 

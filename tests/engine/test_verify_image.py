@@ -44,6 +44,23 @@ def test_what_stops_each_escape(own_gpu: Cli, debian: str) -> None:
     own_gpu.assert_nothing_left()
 
 
+@pytest.mark.exhaustive
+@pytest.mark.timeout(400)
+def test_what_stops_each_escape_in_time(own_gpu: Cli, debian: str) -> None:
+    with guarding(own_gpu, "--compute", "unheld"):
+        arguments = ("verify", *own_gpu.driver, "--hostile", "--sm", "20", "--format", "json", debian)
+        result = own_gpu(*arguments, timeout_s=380)
+    (found,) = json.loads(result.stdout)
+    stopped_by = {each["name"].removeprefix("time: "): each["stopped_by"] for each in found["checks"]}
+    assert stopped_by == {
+        **dict.fromkeys(("plain", "empty environment", "lying variables", "forged usage file"), "the library"),
+        **dict.fromkeys(("forged limits file", "unmounted preload", "mount namespace"), "the container"),
+        **dict.fromkeys(("dlmopen", "copy of the driver", "driver's own symbols", "loader of its own",
+                         "short processes"), "the guard"),
+    }, result  # fmt: skip
+    own_gpu.assert_nothing_left()
+
+
 def test_ctrl_c_ends_the_trial_and_its_container(vgpurun: Cli, debian: str) -> None:
     arguments = ("verify", *vgpurun.driver, "--sm", "50", "--seconds", "100", debian)
     with vgpurun.started(*arguments) as process:

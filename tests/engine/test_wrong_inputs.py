@@ -11,7 +11,7 @@ from cli import Cli, Result
 
 LINES = (Path(__file__).parent / "wrong_inputs.txt").read_text().splitlines()
 CASES = [line for line in LINES if not line.startswith("#")]
-PARTS = 6  # one test takes long on a busy machine
+PARTS = 6  # a single test would take long on a busy machine
 
 
 def mistakes(line: str, result: Result) -> list[str]:

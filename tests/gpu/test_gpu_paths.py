@@ -82,8 +82,7 @@ ENVIRONMENT = {
 @pytest.mark.parametrize("path", paths(pool=0))
 def test_no_path_escapes(path: str, python: str) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         allocate, free = paths(d.pool_create())[path]
         before_mib = driver_mib()
         held, refusal = until_refused(d, allocate)
@@ -114,8 +113,7 @@ def result(call: Callable[..., object], *arguments: object) -> str:
 
 
 def launch_graphs_and_set_stacks() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     found: dict[str, Any] = {}
     stream = d.stream(STREAM_NON_BLOCKING)
     peak = d.graph_instantiate(d.memory_graph(*[400 * MIB] * 8))

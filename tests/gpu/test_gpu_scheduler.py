@@ -26,7 +26,6 @@ def limited(bench: Bench, folder: Path, percent: int, tenant: int = 0) -> Launch
     """Programs with the same usage file are one tenant."""
     variables = {
         "LD_PRELOAD": str(LIBRARY),
-        "VGPURUN_SCHEDULER": "1",
         "CUDA_DEVICE_SM_LIMIT": str(percent),
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(folder / f"usage{tenant}"),
     }

@@ -10,6 +10,7 @@ import docker
 import pytest
 from runners import vgpurun
 
+BESIDE = "beside another program"
 LIMITS = ["--mem", "2g", "--sm", "50", "--seconds", "1.5"]
 
 
@@ -37,7 +38,9 @@ def test_limits_hold_in_a_container(engine: docker.DockerClient, glibc_image: st
     """An image with nothing but a C library is enough: the driver, the library and the trial come from this host."""
     began_s = int(time.time())
     found, checks = verified(glibc_image)
-    assert {name: check["what"] for name, check in checks.items() if check["status"] != "ok"} == {}
+    has_records = f"GPU time: {BESIDE}" in checks  # root has them, in the host's PID namespace
+    not_ok = {name: check["what"] for name, check in checks.items() if check["status"] != "ok"}
+    assert not_ok.keys() == (set() if has_records else {"GPU time: by its own records"}), not_ok
     assert found["image"] == glibc_image
     assert checks["memory: an empty environment"]["used_bytes"] > 1900 << 20
     assert 45 < checks["compute: launches"]["share_percent"] < 55
@@ -47,8 +50,10 @@ def test_limits_hold_in_a_container(engine: docker.DockerClient, glibc_image: st
         attributes = event["Actor"]["Attributes"]
         if attributes["image"] == glibc_image and attributes["name"].startswith("vgpurun-verify-"):
             actions.setdefault(event["Actor"]["ID"], set()).add(event["Action"])
-    # For memory, for an empty environment, and for work without a limit and with it.
-    assert len(actions) == 4 and all({"start", "die", "destroy"} <= each for each in actions.values()), actions
+    # For memory, for an empty environment, for work without a limit and with it, and the latter beside another program.
+    assert len(actions) == 4 + has_records and all({"start", "die", "destroy"} <= each for each in actions.values()), (
+        actions
+    )
     assert engine.containers.list(all=True, filters={"ancestor": glibc_image}) == []
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from cgroup_maker import cgroups
-from guard_world import World
+from guard_world import NO_SLICES, World
 from histories import DAY_S
 
 from support import command_line
 from support.second_user import public_folder
+from vgpurun.guard.outside_slices import Slices
 from vgpurun.host.freezer import Cgroup
 from vgpurun.metrics.store import Store
 
@@ -68,8 +69,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Worl
     """Makes a host with a guard that runs, configured so."""
     monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path))
 
-    def make(**settings: Any) -> World:
-        return World(tmp_path, settings).start()
+    def make(slices: Slices = NO_SLICES, **settings: Any) -> World:
+        return World(tmp_path, settings, slices).start()
 
     return make
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from fakes import GIB, make_gpus
 from vgpurun.config.schema import GUARD
 from vgpurun.guard.daemon import Guard, Hand
 from vgpurun.guard.hands import HANDS
+from vgpurun.guard.outside_slices import Slices
 from vgpurun.guard.run import REFRESH_INTERVAL_S, duties_of
 from vgpurun.guard.snapshot import Contained, Program, Snapshot, by_container
 from vgpurun.guard.state import State
-from vgpurun.guard.switch_keeper import OFF
+from vgpurun.guard.switch_keeper import OFF, SLICE
 from vgpurun.guard.switches import SWITCHES, Switches
 from vgpurun.guard.upkeep import follow, let_held_run
 from vgpurun.host.freezer import Cgroup, run_of
@@ -26,6 +28,8 @@ from vgpurun.limits.quota import Quota
 from vgpurun.util.process_identity import ProcessIdentity
 
 SETTINGS = {key.name: key.read(str(key.built_in)) for key in GUARD}
+NO_SLICES = Slices({}, {})
+NOBODY = "4194305"  # a process's number that the kernel gives to none
 WINDOW_S = 1.0  # over which NVML tells the use of a GPU's time
 
 
@@ -53,11 +57,16 @@ class Scheduler(Switches):
         super().__init__(*arguments)
         self.taken: set[int] = set()
         self.hidden: set[int] = set()
+        self.slices_us: dict[int, int] = {}
 
-    def _is_done(self, verb: str, process: ProcessIdentity) -> bool:
-        if process.pid not in self.hidden:
-            (self.taken.add if verb == OFF else self.taken.discard)(process.pid)
-        return process.pid not in self.hidden
+    def _done(self, verb: str, processes: Iterable[ProcessIdentity], *more: int) -> set[ProcessIdentity]:
+        done = {each for each in processes if each.pid not in self.hidden}
+        for each in done:
+            if verb == SLICE:
+                self.slices_us[each.pid] = more[0]
+            else:
+                (self.taken.add if verb == OFF else self.taken.discard)(each.pid)
+        return done
 
 
 @dataclass
@@ -66,6 +75,7 @@ class World:
 
     folder: Path
     settings: Mapping[str, Any] = field(default_factory=dict)
+    slices: Slices = NO_SLICES
     hands: Mapping[str, Hand] = field(default_factory=lambda: HANDS)
     now_s: float = 1000.0
     gpus: list[Gpu] = field(default_factory=lambda: make_gpus(1))
@@ -73,6 +83,7 @@ class World:
     programs: dict[int, Fake] = field(default_factory=dict)
     last_pid: int = 100
     is_blind: bool = False
+    has_engine: bool = True
     silent: set[str] = field(default_factory=set)  # UUIDs of GPUs that NVML says nothing of
     said: list[str] = field(default_factory=list)
     step: Callable[[World], None] = lambda _: None
@@ -88,7 +99,7 @@ class World:
         self.state = State(self.said.append, lambda: self.now_s)
         settings = {**SETTINGS, **self.settings}
         self.switches = Scheduler(self.state.memory_of(SWITCHES), self.state.write, self._note)
-        duties = duties_of(settings, self.state, self.switches)
+        duties = duties_of(settings, self.slices, self.state, self.switches)
         self.duties = duties
         hands = {verb: hand for each in duties for verb, hand in each.hands.items()}
         self.guard = Guard(self.state, duties, {**self.hands, **hands}, self.said.append, lambda _: None)
@@ -101,19 +112,21 @@ class World:
         self.guard.note(source, trouble)
 
     def add(self, name: str = "a", limit: int | None = GIB, sm: int | None = None, slice_name: str = "",
-            **around: int) -> str:  # fmt: skip
+            is_launch: bool = False, **around: int) -> str:  # fmt: skip
         """Make a container; return its id. `around` are the slices that it has a part of, and their limits."""
         number = len(self.containers) + 1
-        id_ = f"{number:064x}"
+        id_ = str(number) if is_launch else f"{number:064x}"
         cgroup = self.folder / f"cgroup-{number}"
         cgroup.mkdir()
-        for file, text in {"cgroup.freeze": "0", "cgroup.events": "frozen 1", "cgroup.kill": "0"}.items():
+        files = {"cgroup.freeze": "0", "cgroup.events": "frozen 1", "cgroup.kill": "0", "cgroup.procs": NOBODY}
+        for file, text in files.items():
             (cgroup / file).write_text(text)
         made = Cgroup(cgroup, True)
         quotas = {gpu.uuid: Quota(limit, sm) for gpu in self.gpus}
         self.containers[id_] = Contained(id_, name, "ann", self.folder, made, run_of(made), quotas, slice_name)
         self.containers[id_] = self.containers[id_]._replace(
-            around={f"slice {name}": {gpu.uuid: Quota(size) for gpu in self.gpus} for name, size in around.items()}
+            around={f"slice {name}": {gpu.uuid: Quota(size) for gpu in self.gpus} for name, size in around.items()},
+            is_launch=is_launch,
         )
         return id_
 
@@ -137,14 +150,22 @@ class World:
         return self.programs[pid]
 
     def is_frozen(self, container: str) -> bool:
-        return self.containers[container].cgroup.is_frozen()
+        return self._is_set(container, "cgroup.freeze")
 
     def is_killed(self, container: str) -> bool:
-        return (self.containers[container].cgroup.folder / "cgroup.kill").read_text() == "1"
+        return self._is_set(container, "cgroup.kill")
+
+    def _is_set(self, container: str, name: str) -> bool:
+        """Read a file of a single digit, which each step of simulated time does: Path.read_text() takes much longer."""
+        file = os.open(f"{self.containers[container].cgroup.folder}/{name}", os.O_RDONLY)
+        try:
+            return os.read(file, 1) == b"1"
+        finally:
+            os.close(file)
 
     def look(self) -> Snapshot:
         programs = {
-            each.pid: Program(each.pid, each.started_ticks, each.container, each.user, each.command, each.foreign)
+            each.pid: Program(each.pid, each.started_ticks, self.named(each), each.user, each.command, each.foreign)
             for each in self.programs.values()
         }
         in_use = {each.container for each in self.programs.values()} | self.state.stopped.keys()
@@ -152,7 +173,7 @@ class World:
                 for number, gpu in enumerate(self.gpus) if gpu.uuid not in self.silent}  # fmt: skip
         return Snapshot(
             self.now_s, self.gpus, held, programs,
-            {id_: each for id_, each in self.containers.items() if id_ in in_use},
+            {id_: each for id_, each in self.containers.items() if id_ in in_use and self.is_known(each)},
             lambda container: frozenset(
                 each.pid for each in self.programs.values() if each.container == container.id and each.is_counted
             ),
@@ -161,7 +182,18 @@ class World:
             lambda pid: self.programs[pid].is_counted,
             by_container(held, programs),
             self.now_s,
+            {},
+            self.has_engine,
         )  # fmt: skip
+
+    def is_known(self, container: Contained) -> bool:
+        """Whether a container is listed by the engine, or needs none."""
+        return self.has_engine or container.is_launch
+
+    def named(self, program: Fake) -> str | None:
+        """Return the container of a program, None where that cannot be told."""
+        container = self.containers.get(program.container or "")
+        return program.container if container is None or self.is_known(container) else None
 
     def percent(self, pid: int) -> float:
         """Return what NVML says of a process: whole percents of the last second."""
@@ -193,7 +225,7 @@ class Rotation:
 
     def __init__(self, world: World, container: str, lives_s: float, held: int, **more: Any) -> None:
         self.container, self.lives_s, self.held, self.more = container, lives_s, held, more
-        self.ran_s = 0.0  # of the GPU's time, in all
+        self.ran_s = 0.0  # GPU time, in all
         self.had_s = 0.0  # for how long it held memory, in all
         self._last_s = world.now_s
         self._begin(world)

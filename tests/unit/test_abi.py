@@ -13,7 +13,6 @@ HEADER = CHECKOUT / "lib" / "src" / "abi.h"
 STRUCTS = {
     "vgpu_device_limit": abi.DeviceLimit,
     "vgpu_limits": abi.Limits,
-    "vgpu_wait_times": abi.WaitTimes,
     "vgpu_device_shared": abi.DeviceShared,
     "vgpu_device_usage": abi.DeviceUsage,
     "vgpu_process_usage": abi.ProcessUsage,

@@ -31,7 +31,7 @@ FLOORS = (
     "suspend",
     "admission",
     "inventory",
-    "config engine slices",
+    "config engine slices together",
     "limits",
     "host",
     "storage options",

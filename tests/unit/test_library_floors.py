@@ -27,7 +27,7 @@ LIBRARY = [
     "profile",
     "scheduler",
     "compute",
-    "turns",
+    "tenants",
     "shared",
     "memory",
     "base",
@@ -43,7 +43,7 @@ class Tree:
     objects: Path
     heights: dict[str, int]
     places: set[str]
-    place: Callable[[str], str]  # of a file, by its path below the sources
+    place: Callable[[str], str]  # a file's, by its path below the sources
 
 
 def library() -> Tree:

@@ -21,7 +21,7 @@ from vgpurun.limits.quota import Quota, show_size
 # difference between two readings. Else the last of four shares of 25 % would come and go with it.
 _SLACK_BYTES = 1 << 30
 _SLACK_PERCENT = 5
-_LITTLE_PERCENT = 10  # of a GPU's time: who gets less by leaving out --sm has hardly meant that
+_LITTLE_PERCENT = 10  # the GPU's time; launches that get less by leaving out --sm hardly meant that
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def admitted_change(
     Raises NoRoomError, also at the end: then they are to be taken back. Raises ConfigError, and what check_turns does.
     """
     takes_turns = any(each.takes_turns for _, each in wanted)
-    if takes_turns and not before:  # it starts, or comes back
+    if takes_turns and not before:  # this starts, or comes back
         check_turns(gpus)
     memory = [
         (gpu, exact_memory(each.memory_bytes, each.guaranteed_bytes)) for gpu, each in wanted if each.memory_bytes

@@ -1,9 +1,9 @@
 """Admits a launch when there is room for it, and keeps other launches from looking at the GPUs until it is done.
 
-A launch has taken its share when its container, or the state folder of a local process, exists: from then on the next
-one sees it among the holders. Then it looks again, since not every launch holds the same lock: one may have run out of
-patience with it, or have another /tmp; `docker start` takes none. If two look after they have taken their shares, at
-least one sees the other. So nothing is reserved twice, whatever becomes of the lock.
+A launch has taken its share once its container, or the state folder of a local process, exists: from then on other
+launches see it among the holders. Then it looks again, since launches may hold different locks: one may have run out
+of patience, or have another /tmp, and `docker start` takes none. Of two that look after they have taken their shares,
+at least one sees the other. So nothing is reserved twice, whatever becomes of the lock.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +39,7 @@ class AdmissionController(Protocol):
         """Return where the launch would go now."""
 
     def granted(self) -> AbstractContextManager[Placement]:
-        """Yield where the launch goes; until the end of this it has time to take what it is granted."""
+        """Yield where the launch goes, which has to take its share before this ends."""
 
     def confirm(self, taken: str) -> None:
         """Raise NoRoomError where the launch has to give back what it has taken: `taken` is its id."""
@@ -132,10 +132,10 @@ class Admission:
                 line.wait(refusal)
 
     def confirm(self, taken: str) -> None:
-        """Look again, once there is what the launch takes: `taken` is its id among the holders.
+        """Look again after the launch has taken its share, which has the id `taken` among the holders.
 
-        Only reservations count. Use outside of them may have grown, which is nobody's mistake. Raises
-        NoRoomError: then it is to be given back.
+        Only reservations count, since use outside of them may have grown by nobody's fault. Raises
+        NoRoomError: then the launch gives its share back.
         """
         assert self._placement is not None
         chosen = "device=" + ",".join(gpu.uuid for gpu in self._placement.gpus)

@@ -37,7 +37,7 @@ def shared_folder() -> Path:
     if _is_roots_and_open(RUN_FOLDER):
         return RUN_FOLDER
     if os.geteuid() == 0:
-        with suppress(StateError):  # of root in a user namespace, who cannot
+        with suppress(StateError):  # root in a user namespace cannot
             state.make_lock_dir(RUN_FOLDER)
             return RUN_FOLDER
     return _WITHOUT_ROOT.resolve()  # a link of the administrator's, maybe

@@ -98,7 +98,7 @@ def _considered(
 ) -> list[_Choice]:
     """Look at GPUs, some of which may be unfit: raise only if too few of them can ever be used.
 
-    Those that the user may not use at all are named by none, since nobody has asked for one of them.
+    No error names GPUs that the user may not use at all, since nobody has asked for one of them.
     """
     choices, errors = [], []
     grant.check_count([each.gpu for each in capacities], count)

@@ -1,6 +1,7 @@
 """Removes a slice, unless somebody uses it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from vgpurun.slices import store
 from vgpurun.slices.members import members
 from vgpurun.slices.store import Slice
 from vgpurun.storage.shared_file import has_live_processes
+from vgpurun.together import server
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer  # slow to import
@@ -57,6 +59,8 @@ def remove(found: Slice, engine: "Engine | None", force: bool) -> list[str]:
             _refuse_suspended(found)
             _grant_nothing(found)
         store.remove(found)
+    if found.together:
+        server.sweep()
     return users
 
 
@@ -72,7 +76,8 @@ def _refuse_suspended(found: Slice) -> None:
 def _grant_nothing(found: Slice) -> None:
     path = found.folder / "etc" / "limits"
     try:
-        limits_file.write_limits(path, [(uuid, _NOTHING) for uuid, _ in found.quotas])
+        nothing = replace(_NOTHING, together=found.together)
+        limits_file.write_limits(path, [(uuid, nothing) for uuid, _ in found.quotas])
     except OSError as error:
         raise StateError(f"{path}: {error.strerror}; only root may change it") from None
 

@@ -113,7 +113,8 @@ class Needs:
         found = [quota.resolve([capacity.gpu], memory, sm, self._request.environment, [index])[0] for index in indexes]
         sizes = [each.memory_bytes for each in found]
         reserved = [each.reserved_bytes for each in found]
-        percents = [each.sm_percent for each in found if each.sm_percent is not None]
+        is_timed = not self._request.limits.together
+        percents = [each.sm_percent for each in found if each.sm_percent is not None and is_timed]
         most_bytes = None if None in sizes else max(filter(None, sizes))
         if most_bytes is None and self._request.limits.swap:
             raise LimitError("--swap takes turns with a memory limit; give one, such as --mem 90%")

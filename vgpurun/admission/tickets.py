@@ -82,7 +82,7 @@ class Ticket:
 
     def wait_for(self, uuids: Sequence[str]) -> None:
         """Wait for these GPUs from now on, in the same place."""
-        with suppress(OSError):  # it waits for those before
+        with suppress(OSError):  # waits for those before
             self._write(uuids)
 
     def _write(self, uuids: Sequence[str]) -> None:
@@ -134,7 +134,7 @@ def queue(folder: Path | None = None, before: str | None = None) -> list[Waiting
 def _first_of_each_user(paths: Iterable[Path]) -> Iterator[Path]:
     of_user = Counter[int]()
     for path in paths:
-        with suppress(OSError):  # it is gone
+        with suppress(OSError):  # already gone
             uid = path.lstat().st_uid
             of_user[uid] += 1
             if of_user[uid] <= _MOST_OF_A_USER:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vgpurun.admission.tickets import Ticket
 
 _POLL_S = 0.5
-_SECOND_LOOK_S = 0.2  # what was just ending or being swept at the first look is gone at the second
+_SECOND_LOOK_S = 0.2  # anything just ending or being swept at the first look is gone at the second
 
 
 class Line:

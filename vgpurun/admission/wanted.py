@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from vgpurun.admission.nesting import Nesting
     from vgpurun.engine.client import Engine
 
-_OF_NO_PART = ("place", "overcommit", "wait", "preempt_idle", "idle", "swap", "movable")
+OF_NO_PART = ("place", "overcommit", "wait", "preempt_idle", "idle", "swap", "movable", "together")
 _UPDATED = ("sm_policy", "priority", "oversubscribe")  # by vgpurun slice update
-_OF_A_SLICE = (*_UPDATED, "gpus", *_OF_NO_PART)
+OF_A_SLICE = (*_UPDATED, "gpus", *OF_NO_PART)
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class Wanted:
             given.pop("priority"),
             given.pop("oversubscribe"),
             swap=take("swap"),
+            together=bool(given.pop("together", None)),
         )
         parse_idle(given["idle"] or NEVER)
         return cls(
@@ -113,7 +114,7 @@ class WantedSlice:
     name: str
     gpus: str | None = None
     idle: str = ""
-    is_movable: bool = False  # what is joined says that
+    is_movable: bool = False  # the joined share decides that
 
     @classmethod
     def take(cls, name: str, given: MutableMapping[str, Any]) -> "WantedSlice | WantedPart":
@@ -122,7 +123,7 @@ class WantedSlice:
         Raises LimitError, and OptionError for options that a slice decides.
         """
         mem, sm = given.pop("mem"), given.pop("sm")
-        for each in _OF_A_SLICE:
+        for each in OF_A_SLICE:
             if given.pop(each, None) is not None:
                 or_else = f", or change it for all of the slice: vgpurun slice update {name}" * (each in _UPDATED)
                 raise OptionError(
@@ -163,7 +164,7 @@ class WantedPart:
 
         Raises LimitError, and OptionError for options that have no meaning within a share.
         """
-        for each in _OF_NO_PART:
+        for each in OF_NO_PART:
             if given.pop(each, None) is not None:
                 raise OptionError(f"--{each.replace('_', '-')} can only be set on the outer share; leave it out")
         names = ("mem", "sm", "sm_policy", "priority", "oversubscribe")

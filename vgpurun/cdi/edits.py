@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from vgpurun.config import values as config
 from vgpurun.errors import DriverError, EnforceError
-from vgpurun.host import limits_device, memory_limits
+from vgpurun.host import limits_device, memory_limits, mps
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.launch.driver_mounts import driver_files
 from vgpurun.limits.model import DeviceQuota
@@ -63,14 +63,24 @@ def limits_edits(quotas: Sequence[DeviceQuota], simulated_driver: Path | None = 
     mode, gpus = config.default("enforce"), [each.gpu for each in quotas]
     if mode == "library" or all(each.quota.memory_bytes is None for each in quotas):
         return {}
-    if missing := memory_limits.lacking(gpus) or _distrust():
+    if missing := memory_limits.lacking(gpus) or distrust():
         if mode == "driver":
             raise EnforceError(f"enforce: driver: {missing}")
         return {}
     return {"hooks": [limits_device.hook(simulated_driver)]}
 
 
-def _distrust() -> str:
+def together_edits(slice_folder: Path, pipes: str, simulated_driver: Path | None = None) -> Edits:
+    """Return what has a container join a slice's MPS server: its folder of pipes, and the hook that starts it."""
+    return {
+        "env": variables({mps.ENV_PIPES: mps.CONTAINER_PIPES}),
+        "mounts": [mount(pipes, mps.CONTAINER_PIPES, read_only=False)],
+        "hooks": [limits_device.hook(simulated_driver, "vgpurun.cdi.together_hook", str(slice_folder))],
+    }
+
+
+def distrust() -> str:
+    """Return why no engine is told to run a hook of this vgpurun, or nothing."""
     path = limits_device.distrusted()
     return "" if path is None else f"others than root can change {path}, and engines would run it as root"
 

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from vgpurun import abi
 from vgpurun.errors import EnforceError, VgpurunError
@@ -19,16 +20,16 @@ from vgpurun.limits.quota import Quota
 from vgpurun.storage import state
 
 _NVML = "libnvidia-ml.so.1"
-_MOST_CHANGES = 10  # of the limits while they are being set
+_MOST_CHANGES = 10  # changes of the limits while they are being set
 
 
 def main() -> int:
     """Set the limits of the container on standard input; return the exit code."""
     try:
         container = json.load(sys.stdin)
-        mounts = _mounts(Path(container["bundle"]))
+        mounts = sources_of(config_of(container))
         if len(sys.argv) > 1:
-            _simulate(Path(sys.argv[1]), mounts)
+            simulate(Path(sys.argv[1]), mounts)
         set_limits(int(container["pid"]), Path(mounts[f"{abi.CONTAINER_DIR}/etc"]) / "limits")
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"vgpurun: the engine does not say what a container's limits are: {error!r}", file=sys.stderr)
@@ -46,7 +47,7 @@ def set_limits(pid: int, path: Path) -> None:
     again after they were set here: so one of both sets the new ones. Raises EnforceError, and GpuError.
     """
     cgroup = memory_limits.cgroup_of(pid)
-    own = memory_limits.cgroup_of(os.getpid())  # of the engine, or of the caller of one that has no daemon
+    own = memory_limits.cgroup_of(os.getpid())  # the engine's, or the caller's if the engine has no daemon
     if cgroup is None or (own is not None and own.is_relative_to(cgroup)):
         raise EnforceError("the container has no cgroup v2 of its own")
     by_uuid = {gpu.uuid: gpu for gpu in gpus.list_gpus() if gpu.mig_index is None}
@@ -66,17 +67,22 @@ def _read(path: Path) -> Sequence[tuple[str, Quota]]:
         limits = limits_file.read_limits(path)
     except OSError as error:
         raise EnforceError(f"{path}: {error.strerror}") from None
-    if limits is None:  # of another version, whose owner file says as much
+    if limits is None:  # made by another version, whose owner file says as much
         return quotas_from_json(str((state.read_owner(path.parent.parent) or {}).get("quota")))
     return limits
 
 
-def _mounts(bundle: Path) -> dict[str, str]:
-    config = json.loads((bundle / "config.json").read_bytes())
+def config_of(container: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the engine has the container be, by OCI's state of it. Raises OSError, ValueError and KeyError."""
+    return dict(json.loads((Path(container["bundle"]) / "config.json").read_bytes()))
+
+
+def sources_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the host's path of each mount, by the container's. Raises KeyError and TypeError."""
     return {str(each["destination"]): str(each["source"]) for each in config["mounts"] if "source" in each}
 
 
-def _simulate(folder: Path, mounts: Mapping[str, str]) -> None:
+def simulate(folder: Path, mounts: Mapping[str, str]) -> None:
     """Use the simulated driver, with what the container has of it."""
     os.environ["VGPUSIM_CONFIG"] = f"{mounts[f'{abi.CONTAINER_DIR}/etc']}/sim.yaml"
     os.environ["VGPUSIM_STATE"] = mounts[f"{abi.CONTAINER_DIR}/sim.state"]

@@ -5,27 +5,33 @@ writes it anew. Without any slice there is no file, since a specification has at
 """
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import os
+import pwd
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vgpurun import abi
-from vgpurun.cdi.edits import Edits, driver_edits, joined, limits_edits
+from vgpurun.cdi.edits import Edits, distrust, driver_edits, joined, limits_edits, together_edits
 from vgpurun.cdi.files import check_path, write_specification
 from vgpurun.cdi.nvidia import nvidia_edits
 from vgpurun.cdi.specification import Share, cdi_device, specification
-from vgpurun.errors import OutputError
+from vgpurun.console.messages import warn
+from vgpurun.errors import OutputError, SliceError, TogetherError
 from vgpurun.host import drivers
 from vgpurun.host.drivers import EngineFacts
 from vgpurun.host.gpu_names import of_same_kind
 from vgpurun.host.gpus import Gpu
+from vgpurun.host.limits_device import distrusted
+from vgpurun.launch.together import check_slice, user_of
 from vgpurun.limits import limits_file
 from vgpurun.slices import store
 from vgpurun.slices.quotas import quotas_on
 from vgpurun.slices.store import Slice
 from vgpurun.storage import state, tenants
+from vgpurun.together.offering import offered
 from vgpurun.util.atomic_file import atomic_file
 from vgpurun.util.locking import alone_in
 
@@ -61,8 +67,41 @@ def host_edits(gpus: Sequence[Gpu]) -> Edits:
 
 
 def of_slices(host: Host, slices: Sequence[Slice]) -> dict[str, Any]:
-    """Return the specification of slices. Raises SliceError, and DriverError."""
+    """Return the specification of slices. Raises SliceError, DriverError, and TogetherError."""
+    for each in slices:
+        check(each)
     return specification([_device(host, each) for each in slices])
+
+
+def check(found: Slice) -> None:
+    """Raise SliceError for a slice that can have no device: engines start what its containers join as root."""
+    if not found.together:
+        return
+    try:
+        user = pwd.getpwnam(user_of(found))
+        check_slice(found, user.pw_uid, user.pw_name)
+        trouble = distrust()
+        if path := distrusted([found.folder]):
+            trouble = f"others than root can change {path}, and so whose it is"
+    except KeyError:
+        trouble = f"this host knows no user {user_of(found)}"
+    except TogetherError as error:
+        trouble = str(error)
+    if trouble:
+        raise SliceError(f"slice {found.name} has no CDI device: {trouble}")
+
+
+def has_device(found: Slice) -> bool:
+    """Whether a slice can have a device."""
+    with suppress(SliceError):
+        check(found)
+        return True
+    return False
+
+
+def with_devices(driver: str) -> list[Slice]:
+    """Return the slices of a driver that can have a device."""
+    return [each for each in store.slices() if each.driver == driver and has_device(each)]
 
 
 def _device(host: Host, each: Slice) -> dict[str, Any]:
@@ -71,6 +110,10 @@ def _device(host: Host, each: Slice) -> dict[str, Any]:
     is_movable = limits_file.is_movable(each.folder / "etc" / "limits")
     reached = of_same_kind(chosen, host.gpus) if is_movable else chosen
     edits = joined([host.edits(reached), limits_edits(quotas, host.simulated_driver)])
+    if each.together:
+        if os.geteuid():
+            raise SliceError(f"only root can make the CDI device of slice {each.name}, made with --together: use sudo")
+        edits = joined([edits, together_edits(each.folder, offered(each.folder, user_of(each)), host.simulated_driver)])
     return cdi_device(Share(each.name, quotas, each.folder), host.library, edits)
 
 
@@ -132,13 +175,27 @@ def refresh(driver: str, make_host: Callable[[], Host]) -> Path | None:
 
 
 def _write(driver: str, path: Path, make_host: Callable[[], Host]) -> None:
-    slices = [each for each in store.slices() if each.driver == driver]
-    if slices:
-        for each in slices:
-            tenants.make(each.folder)
-        write_specification(path, of_slices(make_host(), slices))
+    slices = with_devices(driver)
+    devices = list(_devices(make_host(), slices)) if slices else []
+    if devices:
+        write_specification(path, specification(devices))
     else:
         path.unlink(missing_ok=True)
+
+
+def _devices(host: Host, slices: Sequence[Slice]) -> Iterator[dict[str, Any]]:
+    """Yield the devices of slices, all but those whose user's folder cannot be made: no user keeps others from theirs.
+
+    Raises SliceError, and DriverError.
+    """
+    for each in slices:
+        tenants.make(each.folder)
+        try:
+            device = _device(host, each)
+        except TogetherError as error:
+            warn(f"{error}; so it has no CDI device, until: vgpurun cdi generate")
+        else:
+            yield device
 
 
 def _one_at_a_time() -> AbstractContextManager[None]:

@@ -28,7 +28,7 @@ from vgpurun.storage import tenants
 KIND = "vgpurun.io/gpu"
 # The oldest that has all that is used here, so that old engines (Podman 4.3 of Debian 12) take it.
 CDI_VERSION = "0.5.0"
-_NEWER = {"additionalGids": "0.7.0", "intelRdt": "0.7.0"}  # what NVIDIA's own may have
+_NEWER = {"additionalGids": "0.7.0", "intelRdt": "0.7.0"}  # NVIDIA's own may have these
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 
@@ -81,7 +81,7 @@ def share_edits(share: Share, library: Path) -> Edits:
             mount(str(usage), abi.CONTAINER_USAGE, read_only=False),
             *(mount(str(etc / "ld.so.preload"), target) for target in PRELOAD_FILES),
             mount(abi.LOCK_DIR, abi.CONTAINER_TENANTS),
-            mount(str(tenants.turns_file(share.state_folder)), abi.CONTAINER_TURNS, read_only=False),
+            mount(str(tenants.presence_file(share.state_folder)), abi.CONTAINER_PRESENCE, read_only=False),
         ],
     }
 

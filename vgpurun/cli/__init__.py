@@ -91,7 +91,7 @@ def _open_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
     sys.stdout = sys.stdout or os.fdopen(1, "w")
     sys.stderr = sys.stderr or os.fdopen(2, "w")
-    if isinstance(sys.stdout, io.TextIOWrapper):  # it is not, within a test
+    if isinstance(sys.stdout, io.TextIOWrapper):  # false within a test
         codecs.register_error("vgpurun", _in_other_letters)
         sys.stdout.reconfigure(errors="vgpurun")
 
@@ -105,7 +105,7 @@ def _in_other_letters(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def _complete() -> int:
-    """A shell asks what a command line can go on with. Whatever happens, it is not the place to say so."""
+    """Answer a shell that completes a command line. Errors are not reported there."""
     from vgpurun.cli.completing import answer
 
     try:
@@ -183,11 +183,11 @@ def _one_line(text: str) -> str:
 
 def _sentence(text: str) -> str:
     line = _one_line(text)
-    line = line[:1].lower() + line[1:]  # as all that we say ourselves
+    line = line[:1].lower() + line[1:]  # like all messages of ours
     return line if line.endswith((".", "?", "?)")) else f"{line}."
 
 
 def _quiet() -> int:
-    """Nobody reads our output any more; without this, Python would say so at its exit."""
+    """Discard output that nobody reads any more: Python would complain about it at its exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return _BROKEN_PIPE

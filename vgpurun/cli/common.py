@@ -39,7 +39,7 @@ class GroupedOption(click.Option):
         self.group = group
         self.more = more
         self.optional_value = (
-            optional_value  # of an option that may stand alone; a value that is no time comes after '=' only
+            optional_value  # an option that may stand alone takes a value that is no time after '=' only
         )
         self._is_plain = not kwargs.keys() & _NEEDS_CLICK
 
@@ -57,8 +57,9 @@ class GroupedOption(click.Option):
 class GroupedCommand(click.Command):
     """A command whose help lists the options under titles; options after the first argument are not its own.
 
-    `elsewhere` has the way out for options that users look for in vain. `on_broken_config` is of a verb that launches
-    nothing: it hears what is wrong with a configuration file, and the verb goes on without that file. Any other ends.
+    `elsewhere` has the way out for options that users look for in vain. A verb that launches nothing has
+    `on_broken_config`: that is told what is wrong with a configuration file, and the verb continues without the file.
+    Other verbs end there.
     """
 
     def __init__(
@@ -70,12 +71,12 @@ class GroupedCommand(click.Command):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.elsewhere = elsewhere or {}
-        self._on_broken_config = on_broken_config
+        self.on_broken_config = on_broken_config
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Let every mistake know its verb; click forgets it for an option without its value."""
-        if self._on_broken_config is not None:
-            ctx.with_resource(config.without_broken_files(self._on_broken_config))
+        """Attach the verb to every error: click forgets to for an option without its value."""
+        if self.on_broken_config is not None:
+            ctx.with_resource(config.without_broken_files(self.on_broken_config))
         try:
             return super().parse_args(ctx, canonical(self, ctx, args, self.elsewhere))
         except click.UsageError as error:
@@ -118,7 +119,7 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Say which verbs there are when the first word is none."""
+        """Name the verbs if the first word is none of them."""
         if not ctx.resilient_parsing and args[0] not in self.commands and not args[0].startswith("-"):
             raise click.UsageError(f"there is no verb '{args[0]}'; the verbs are {', '.join(self.commands)}.", ctx)
         return super().resolve_command(ctx, args)
@@ -247,6 +248,15 @@ def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Fun
     return click.option(*names, cls=GroupedOption, group=group, **settings)
 
 
+def format_option(group: str, help_text: str, *formats: str) -> Callable[[Function], Function]:
+    """Add --format, as `output_format`: a table or json, or else these, of which the first is the default."""
+    formats = formats or ("table", "json")
+    return option(
+        "--format", "output_format", type=click.Choice(formats), default=formats[0], show_default=True, group=group,
+        help=help_text,
+    )  # fmt: skip
+
+
 def others_option(group: str) -> Callable[[Function], Function]:
     """Add --others to a verb that acts on containers."""
     return option(
@@ -292,7 +302,7 @@ def profile_options(function: Function) -> Function:
                 "--profile-size",
                 metavar="SIZE",
                 group=_PROFILE,
-                help="The most that each of its files takes; 64m by default.",
+                help="The largest size of each file; 64m by default.",
                 more="Beyond it the oldest records are dropped; totals stay exact.",
             ),
         )
@@ -307,8 +317,8 @@ def oversubscribe_option(function: Function) -> Function:
         "--oversubscribe",
         metavar="SIZE",
         group=LIMITS,
-        help="Memory that programs see, part of it the host's.",
-        more="Written like --mem. What goes past --mem lies in host memory, and is slower.",
+        help="Memory that programs see; --mem of it is the GPU's.",
+        more="Written like --mem. The rest is host memory, which is slower.",
     )(function)
 
 
@@ -320,17 +330,16 @@ def policy_options(default: str = "") -> Callable[[Function], Function]:
             "--priority",
             type=click.Choice(list(PRIORITIES)),
             group=LIMITS,
-            help="low waits for high where they share a GPU.",
-            more=f"It waits no longer than 250 ms for its turn. {default or 'By default high.'}",
+            help="high goes first where they share a GPU.",
+            more=f"Both have their limits. {default or 'By default high.'}",
         )
         add_policy = option(
             "--sm-policy",
             type=click.Choice(list(SM_POLICIES)),
             metavar="POLICY",
             group=LIMITS,
-            help="When --sm holds: hard, apart, burst or off.",
-            more="hard: always. apart: always, and on each GPU by itself, for independent work on several. burst: only "
-            "while another container wants the GPU, and then as a weight. off: never, and without turns on the GPU. "
+            help="When --sm holds: hard, burst or off.",
+            more="hard: always. burst: only while another container wants the GPU, and then as a weight. off: never. "
             f"{default or 'By default hard.'}",
         )
         return add_policy(add_priority(function))
@@ -346,7 +355,7 @@ def enforce_option(function: Function) -> Function:
         metavar="MODE",
         default=lambda: config.default("enforce"),
         group=LIMITS,
-        help="What holds --mem: auto, library or driver.",
+        help="Mechanism for --mem: auto, library or driver.",
         more="library: the library in each program alone. driver: from r615 on, the driver's own limits too, which "
         "hold whatever a program loads. auto, the default: every mechanism this host supports.",
     )(function)
@@ -370,5 +379,5 @@ def health_port_option(group: str) -> Callable[[Function], Function]:
         type=click.IntRange(1, 65535),
         metavar="PORT",
         group=group,
-        help="Answer /healthz and /readyz there, for the probes of a pod.",
+        help="The port for /healthz and /readyz, which a pod's probes ask.",
     )

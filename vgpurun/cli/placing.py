@@ -18,7 +18,7 @@ _GROUP = "Placement"
 
 
 def placement_options(function: Function) -> Function:
-    """Add --slice, --gpus, --place, --overcommit, --wait, --preempt-idle, --swap, --movable and --idle."""
+    """Add those of a launch: --slice, --together, --idle and own_placement_options."""
     return option(
         "--slice",
         "slice_name",
@@ -27,7 +27,19 @@ def placement_options(function: Function) -> Function:
         type=SliceName(),
         help="Join a slice; --mem and --sm then count within it.",
         more="All that have joined it use its part of its GPUs together. Limits in percent are percent of that part.",
-    )(own_placement_options(idle_option(function)))
+    )(own_placement_options(_together_option(idle_option(function))))
+
+
+def _together_option(function: Function) -> Function:
+    return option(
+        "--together",
+        type=bool,
+        metavar="",
+        group=_GROUP,
+        help="Work at the same time as others of --together, by MPS.",
+        more="All of this user's on the same GPUs run in one MPS server, which vgpurun starts and ends: a fault of one "
+        "ends the others. --sm is then its part of the SMs, and no limit of time. They share the memory's bandwidth.",
+    )(function)
 
 
 def idle_option(function: Function) -> Function:
@@ -36,14 +48,14 @@ def idle_option(function: Function) -> Function:
         "--idle",
         metavar="TIME[:ACTION]",
         group=_GROUP,
-        help="When idle for so long: suspend, warn or stop.",
-        more="vgpurun guard does it to what has used no GPU time for that long. suspend: its memory goes to the host "
+        help="Once idle for TIME: suspend, warn or stop it.",
+        more="vgpurun guard does so after that long without GPU time. suspend: its memory goes to the host "
         "until it needs the GPU again. never: no action.",
     )(function)
 
 
 def own_placement_options(function: Function) -> Function:
-    """Add --gpus, --place, --overcommit, --wait, --preempt-idle, --swap and --movable."""
+    """Add the options of placement that `slice create` has, too."""
     for decorate in reversed(
         (
             option(
@@ -84,7 +96,7 @@ def own_placement_options(function: Function) -> Function:
                 type=bool,
                 metavar="",
                 group=_GROUP,
-                help="Take turns in GPU memory with others of --swap.",
+                help="Take turns in GPU memory with other --swap launches.",
                 more="For some seconds one launch has its memory on the GPU and the others' waits in host memory, so "
                 "together they may use more than the GPU has. Needs vgpurun guard.",
             ),

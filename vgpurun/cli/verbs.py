@@ -16,7 +16,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "Run": (
         ("run", "run:run", "Run a container under GPU limits (the default verb)."),
         ("local", "local:local", "Run a process of this host under GPU limits, without a container."),
-        ("exec", "exec:exec_command", "Run a further command in a container."),
+        ("exec", "exec:exec_command", "Run another command in a container."),
     ),
     "Look": (
         ("ps", "ps:ps", "List containers and local processes, their limits and what they use of them."),
@@ -25,6 +25,7 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("queue", "queue:queue", "Show the launches that wait for room."),
         ("smi", "smi:smi", "Show GPUs, containers and what they use of their limits."),
         ("report", "report:report", "Show what a profiled run did: a page, tables, pictures, a trace."),
+        ("advise", "advise:advise", "Estimate what containers would gain from working at the same time."),
         ("inspect", "inspect:inspect", "Show everything about containers as JSON."),
         ("exporter", "exporter:exporter", "Serve usage of GPUs and containers as Prometheus metrics."),
         ("guard", "guard:guard", "Watch the GPUs, and act on programs that get past the library."),
@@ -35,17 +36,17 @@ VERBS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("update", "update:update", "Change the limits of running containers."),
         ("pause", "pause:pause", "Pause containers, or their GPU work alone."),
         ("unpause", "pause:unpause", "Unpause containers, or their GPU work."),
-        ("thaw", "guard:thaw", "Unfreeze containers that the guard has frozen."),
+        ("thaw", "guard:thaw", "Unfreeze what the guard has frozen."),
         ("suspend", "suspend:suspend", "Move running containers' GPU memory to the host and release the GPUs."),
         ("resume", "suspend:resume", "Give suspended containers their GPUs back."),
         ("move", "suspend:move", "Move running containers to other GPUs."),
         ("defrag", "defrag:defrag", "Move running programs so that a launch fits."),
         ("start", "start:start", "Start stopped containers, where there is room for them."),
-        ("restart", "start:restart", "End containers and start them again, in their place."),
+        ("restart", "start:restart", "Stop containers and start them again; their reservations stay."),
         ("stop", "containers:stop", "End containers, with time to clean up."),
         ("kill", "containers:kill", "Send containers a signal."),
         ("rm", "containers:rm", "Remove containers and their state."),
-        ("slice", "slice:slice_group", "Make and look after shares of GPUs that containers join."),
+        ("slice", "slice:slice_group", "Make and manage shares of GPUs that containers join."),
         ("prune", "prune:prune", "Remove the state of containers that are gone."),
     ),
     "As docker has them": (
@@ -119,7 +120,7 @@ _OF_DOCKER = (
     "pull", "push", "rename", "rmi", "save", "scout", "search", "secret", "service", "stack", "swarm", "system", "tag",
     "trust", "volume",
 )  # fmt: skip
-_OTHER_WORDS = {
+OTHER_WORDS = {
     **{word: f"docker {word}" for word in _OF_DOCKER},
     **{"version": "vgpurun --version", "info": "vgpurun doctor"},
     **dict.fromkeys(("ls", "list", "status", "container"), "vgpurun ps"),
@@ -203,7 +204,7 @@ class Verbs(click.Group):
 
     def _check_other_word(self, word: str, ctx: click.Context) -> None:
         """Refuse a word of other tools, and the name of an option: they are no images that anybody has."""
-        meant = _OTHER_WORDS.get(word)
+        meant = OTHER_WORDS.get(word)
         if meant is None and word.isalpha():
             run = self.commands["run"]
             if any(f"--{word}" in parameter.opts for parameter in run.params) and not _is_image(word):
@@ -218,11 +219,11 @@ class Verbs(click.Group):
             return
         from difflib import get_close_matches  # slow to import
 
-        verbs = [*self.commands, *_OTHER_WORDS, "help"]
-        same_letters = [verb for verb in verbs if sorted(verb) == sorted(first)]  # one letter in the place of another
+        verbs = [*self.commands, *OTHER_WORDS, "help"]
+        same_letters = [verb for verb in verbs if sorted(verb) == sorted(first)]  # letters in the wrong order
         near = same_letters or get_close_matches(first, verbs, n=1, cutoff=0.7)
         if near and not _is_image(first):
-            meant = _OTHER_WORDS.get(near[0], f"vgpurun {near[0]}")
+            meant = OTHER_WORDS.get(near[0], f"vgpurun {near[0]}")
             raise click.UsageError(
                 f"'{first}' is neither a verb nor an image that the engine has; did you mean: {meant}? "
                 f"For an image of that name: vgpurun run {first}.",
@@ -232,7 +233,7 @@ class Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs under their titles, without loading them."""
         del ctx
-        column = max(map(len, self.commands))  # one for all titles
+        column = max(map(len, self.commands))  # the same for all titles
         for title, verbs in VERBS.items():
             with formatter.section(title):
                 formatter.write_dl([(verb.ljust(column), line) for verb, _, line in verbs])

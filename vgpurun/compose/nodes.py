@@ -18,7 +18,7 @@ from vgpurun.errors import ComposeError
 NULL = "tag:yaml.org,2002:null"
 _MERGE = "tag:yaml.org,2002:merge"
 _NO_LIMIT = 1 << 20  # columns of a line: none is broken
-_MOST_VALUES = 100_000  # with aliases carried out: the largest files of people have some thousands
+_MOST_VALUES = 100_000  # counted with aliases carried out; the largest real files have some thousands
 
 
 @dataclass(frozen=True)

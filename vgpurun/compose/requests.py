@@ -23,7 +23,7 @@ _CAPABILITIES = {
     "utility",
     "video",
     "display",
-}  # of NVIDIA's driver
+}  # NVIDIA's driver
 
 
 @dataclass(frozen=True)

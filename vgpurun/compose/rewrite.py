@@ -10,7 +10,7 @@ from vgpurun.compose.findings import Service
 from vgpurun.compose.nodes import NULL, Entry, Place, column_of, entries, is_alias
 from vgpurun.errors import ComposeError
 
-_KEPT = ("capabilities",)  # of a request, beside extensions
+_KEPT = ("capabilities",)  # keys of a request, beside extensions
 
 
 class Rewriter:
@@ -39,7 +39,7 @@ class Rewriter:
         values = place.parent.value
         number = next((number for number, each in enumerate(values) if _value(each) is place.value), None)
         if number is None:
-            return  # with another service that has it, too
+            return  # another service that shares it has changed it
         lines = [] if is_alias(place.value, place.parent) else comments.own_lines(place.value)
         del values[number]
         before = [each for each in map(_value, values[:number]) if not is_alias(each, place.parent)]

@@ -12,6 +12,11 @@ quotas:                     in the administrator's file only
     alice: {memory: unlimited}
 guard:                      in the administrator's file only: what `vgpurun guard` does
   memory: kill
+outside:                    in the administrator's file only: time slices of programs that vgpurun did not start
+  users:
+    alice: low
+  cgroups:
+    /system.slice/jupyter.service: 20
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vgpurun.config.schema import DEFAULTS_BY_NAME, GUARD_BY_NAME, MAXIMA_BY_NAME, Key
+from vgpurun.config.schema import DEFAULTS_BY_NAME, GUARD_BY_NAME, MAXIMA_BY_NAME, OUTSIDE, Key
 from vgpurun.errors import ConfigError, VgpurunError
 
 
@@ -36,7 +41,10 @@ Settings = Mapping[str, Setting]
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The content of one file. A quota is by the name of its user or group; that for everybody has no name."""
+    """The content of one file. A quota is by the name of its user or group; that for everybody has no name.
+
+    `outside_users` and `outside_cgroups` are time slices in microseconds, the latter by paths of cgroups.
+    """
 
     defaults: Settings = field(default_factory=dict)
     group_defaults: Mapping[str, Settings] = field(default_factory=dict)
@@ -44,6 +52,8 @@ class ConfigFile:
     groups: Mapping[str, Settings] = field(default_factory=dict)
     users: Mapping[str, Settings] = field(default_factory=dict)
     guard: Settings = field(default_factory=dict)
+    outside_users: Settings = field(default_factory=dict)
+    outside_cgroups: Settings = field(default_factory=dict)
 
 
 def read_config(path: Path, is_admins: bool) -> ConfigFile:
@@ -85,7 +95,7 @@ class _Reader:
             raise ConfigError(f"{self._path}: too deeply nested") from None
         if node is None:
             return ConfigFile()
-        parts = {"defaults": self._defaults, "quotas": self._quotas, "guard": self._guard}
+        parts = {"defaults": self._defaults, "quotas": self._quotas, "guard": self._guard, "outside": self._outside}
         found: dict[str, Any] = {}
         for name, key_node, value_node in self._pairs(node, parts, "the file"):
             if name != "defaults" and not self._is_admins:
@@ -116,6 +126,15 @@ class _Reader:
 
     def _guard(self, node: Any) -> dict[str, Any]:
         return {"guard": self._settings(node, GUARD_BY_NAME, "guard")}
+
+    def _outside(self, node: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for kind, _, value_node in self._pairs(node, ("users", "cgroups"), "outside"):
+            pairs = self._pairs(value_node, None, kind)
+            found[f"outside_{kind}"] = {
+                name: Setting(self._value(OUTSIDE, each), self._where(key_node)) for name, key_node, each in pairs
+            }
+        return found
 
     def _by_name(self, node: Any, known: Mapping[str, Key], what: str) -> dict[str, Settings]:
         """Read the settings of users or groups."""

@@ -136,7 +136,7 @@ def _count(most: int | None) -> Callable[[str], int]:
 
 
 def _percent(most: int | None) -> Callable[[str], int]:
-    return lambda text: _count(most)(text.removesuffix("%").rstrip())  # as --sm takes it
+    return lambda text: _count(most)(text.removesuffix("%").rstrip())  # the form that --sm takes
 
 
 def _gpu_names(text: str) -> tuple[str, ...] | None:
@@ -207,6 +207,18 @@ GUARD = (
         "[Xorg, dcgmi]", "Xorg,Xwayland,gnome-shell,kwin_wayland,nv-hostengine,dcgm-exporter,nvidia-persistenced,"
         "nvidia-cuda-mps-server", is_list=True),
 )  # fmt: skip
+
+SLICE_AT_ALL_US = 20000  # for 100 percent, as the library sets it (lib/src/scheduler/governor.c)
+LOW_SLICE_US = 150  # the library gives way to a launch of high priority in the same way
+
+
+def _slice_us(text: str) -> int:
+    percent = 0 if text == "low" else _percent(100)(text)
+    return max(percent * SLICE_AT_ALL_US // 100, LOW_SLICE_US)  # never a copy engine's 1024, by which that is told
+
+
+# For programs that vgpurun did not start. Only the administrator's file has it.
+OUTSIDE = Key("outside", _slice_us, "its part of the GPU's time beside others", "low")
 
 DEFAULTS_BY_NAME: Mapping[str, Key] = {key.name: key for key in DEFAULTS}
 MAXIMA_BY_NAME: Mapping[str, Key] = {key.name: key for key in MAXIMA}

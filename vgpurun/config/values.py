@@ -60,6 +60,12 @@ class Config:
         built_in = {key.name: Setting(key.read(str(key.built_in)), "built in") for key in GUARD}
         return {**built_in, **self.admin.guard}
 
+    def outside(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the time slices of programs outside, in microseconds: by user, and by path of a cgroup."""
+        kinds = self.admin.outside_users, self.admin.outside_cgroups
+        users, cgroups = ({name: setting.value for name, setting in each.items()} for each in kinds)
+        return users, cgroups
+
     def quotas(self, user: str, groups: Iterable[str]) -> dict[str, Setting]:
         """Return what a user may have at most, and which line says so; what no line speaks of is left out."""
         mine = set(groups)

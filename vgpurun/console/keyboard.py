@@ -47,7 +47,7 @@ def next_key(timeout_s: float, file: int = 0) -> str | None:
     while more and not _is_whole(typed) and _has_more(file, 0):
         more = os.read(file, 1)
         typed += more
-    return _NAMES.get(typed, typed[:1].decode("latin-1")) if typed else "end"  # of the input
+    return _NAMES.get(typed, typed[:1].decode("latin-1")) if typed else "end"  # the input has ended
 
 
 def _has_more(file: int, timeout_s: float) -> bool:

@@ -95,7 +95,7 @@ class _Waker(Helper):
 
     def again(self) -> None:
         """Wake the main thread in a moment."""
-        with suppress(OSError):  # it is over, or much is to be handled already
+        with suppress(OSError):  # already closed, or the pipe is full
             os.write(self._note, _AGAIN)
 
     def _note_run(self, _: int, frame: FrameType | None) -> None:
@@ -142,7 +142,7 @@ class Signals:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._raised = None  # it has got out
+        self._raised = None  # has got out
         for number, previous in self._previous.items():
             signal.signal(number, previous)  # type: ignore[arg-type]
         self._waker.__exit__()

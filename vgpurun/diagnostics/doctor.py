@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from vgpurun.engine.client import Engine
 
 _PRELOAD = Path("/etc/ld.so.preload")
+_CONTROL_DEVICE = Path("/dev/nvidiactl")
 _HAMI = ("/usr/local/vgpu", "/etc/vgpu")
 
 
@@ -47,22 +48,23 @@ def examine(found: Survey | GpuError, driver_mode: str) -> Iterator[Finding]:
     if isinstance(found, GpuError):
         yield failed("driver", found)
     else:
-        yield from _driver(gpus, is_simulated)
-        yield from map(_lost, found.lost)
-    yield from _engine(gpus, driver_mode)
-    yield from _library()
-    yield from _files()
-    yield from _config()
-    yield _guard()
-    yield _extras()
-    yield from _host()
-    yield from _conflicts(gpus)
+        yield from check_driver(gpus, is_simulated)
+        yield from map(check_lost, found.lost)
+    yield from check_engine(gpus, driver_mode)
+    yield from check_library()
+    yield from check_files()
+    yield from check_config()
+    yield check_guard()
+    yield check_extras()
+    yield from check_host()
+    yield from check_conflicts(gpus)
 
 
 # ---- the GPUs ------------------------------------------------------------------------------------------------------
 
 
-def _driver(gpus: Sequence[Gpu], is_simulated: bool) -> Iterator[Finding]:
+def check_driver(gpus: Sequence[Gpu], is_simulated: bool) -> Iterator[Finding]:
+    """Find which driver this is, and whether its GPUs can be shared."""
     try:
         facts = devices.read_driver(gpus)
     except GpuError as error:
@@ -71,12 +73,14 @@ def _driver(gpus: Sequence[Gpu], is_simulated: bool) -> Iterator[Finding]:
     simulated = ", simulated" if is_simulated else ""
     yield Finding("driver", OK, f"version {facts.version} for CUDA {facts.cuda_version}{simulated}")
     for gpu, mode in zip(gpus, facts.compute_modes, strict=True):
-        yield _gpu(gpu, mode)
+        yield check_gpu(gpu, mode)
     if not is_simulated:
-        yield _nodes(gpus)
+        yield check_nodes(gpus)
+    yield check_compute_limits(gpus, is_simulated)
 
 
-def _gpu(gpu: Gpu, compute_mode: str) -> Finding:
+def check_gpu(gpu: Gpu, compute_mode: str) -> Finding:
+    """Find whether containers can share a GPU."""
     name = f"GPU {gpu.number}"
     if gpu.mig_enabled:
         return Finding(
@@ -91,14 +95,16 @@ def _gpu(gpu: Gpu, compute_mode: str) -> Finding:
     return Finding(name, OK, f"{gpu.name}, {gpu.memory_bytes >> 20} MiB")
 
 
-def _lost(gpu: LostGpu) -> Finding:
+def check_lost(gpu: LostGpu) -> Finding:
+    """Return the finding for a GPU that the driver cannot reach."""
     return Finding(
         f"GPU {gpu.index}", FAILED, f"the driver cannot reach it: {gpu.reason}",
         "dmesg says why (XID); reset it (nvidia-smi -r) or restart the host",
     )  # fmt: skip
 
 
-def _nodes(gpus: Sequence[Gpu]) -> Finding:
+def check_nodes(gpus: Sequence[Gpu]) -> Finding:
+    """Find whether this user may open the device nodes."""
     try:
         nodes = drivers.device_nodes(gpus)
     except DriverError as error:
@@ -112,10 +118,25 @@ def _nodes(gpus: Sequence[Gpu]) -> Finding:
     return Finding("device nodes", OK, f"{len(nodes)} in /dev")
 
 
+def check_compute_limits(gpus: Sequence[Gpu], is_simulated: bool) -> Finding:
+    """Find what will hold compute limits, as far as that shows without a program on the GPU."""
+    name = "compute limits"
+    if not (is_simulated or _CONTROL_DEVICE.exists()):
+        return Finding(
+            name, WARNING, f"launches are held, less exactly: there is no {_CONTROL_DEVICE}",
+            "docs/compute.md says what holds then",
+        )  # fmt: skip
+    words = "held by the GPU's own scheduler, where the driver lets it (vgpurun verify --sm 50)"
+    if any(gpu.mig_index is not None for gpu in gpus):
+        words += "; on MIG instances launches are held, less exactly"
+    return Finding(name, OK, words)
+
+
 # ---- the engine ----------------------------------------------------------------------------------------------------
 
 
-def _engine(gpus: Sequence[Gpu], driver_mode: str) -> Iterator[Finding]:
+def check_engine(gpus: Sequence[Gpu], driver_mode: str) -> Iterator[Finding]:
+    """Find whether the engine answers, and what depends on it."""
     from vgpurun.engine.containers import ContainerEngine
 
     try:
@@ -127,19 +148,19 @@ def _engine(gpus: Sequence[Gpu], driver_mode: str) -> Iterator[Finding]:
         remedies = [found.remedy, "`vgpurun local` needs no engine"]
         yield Finding(found.name, found.status, found.words, "; ".join(filter(None, remedies)))
         if gpus:
-            yield from _reservations(gpus, None)
+            yield from check_reservations(gpus, None)
         return
     if gpus:
-        yield from _reservations(gpus, engine)
+        yield from check_reservations(gpus, engine)
     if gpus:
-        yield _memory_limits(gpus, facts, driver_mode == "sim")
+        yield check_memory_limits(gpus, facts, driver_mode == "sim")
     if driver_mode == "sim":
         yield Finding("driver in containers", OK, "the simulated one, bound from this host")
     elif gpus:
-        yield from _driver_in_containers(gpus, facts, driver_mode)
+        yield from check_driver_in_containers(gpus, facts, driver_mode)
 
 
-def _reservations(gpus: Sequence[Gpu], engine: "Engine | None") -> Iterator[Finding]:
+def check_reservations(gpus: Sequence[Gpu], engine: "Engine | None") -> Iterator[Finding]:
     """Find GPUs that are overcommitted: `docker start` and restarts by the engine do not ask for room."""
     try:
         found = capacities(gpus, devices.read_use(gpus), all_holders(engine))
@@ -155,11 +176,11 @@ def _reservations(gpus: Sequence[Gpu], engine: "Engine | None") -> Iterator[Find
                 "are reserved by what runs there",
                 "stop one (vgpurun ps); start containers again with `vgpurun start`, which looks for room",
             )  # fmt: skip
-    yield from _turns(found)
+    yield from check_turns(found)
 
 
-def _turns(found: Sequence[GpuCapacity]) -> Iterator[Finding]:
-    """Find whether those that take turns (--swap) get some, and have a place for their memory meanwhile."""
+def check_turns(found: Sequence[GpuCapacity]) -> Iterator[Finding]:
+    """Find whether a guard gives turns (--swap), and host memory has room for those that wait."""
     in_turns = [share for capacity in found for share in capacity.shares if share.quota.takes_turns]
     if not in_turns:
         return
@@ -177,8 +198,8 @@ def _turns(found: Sequence[GpuCapacity]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _memory_limits(gpus: Sequence[Gpu], facts: EngineFacts, is_simulated: bool) -> Finding:
-    """Find which walls hold memory limits here. A host with the library alone is as good as most, and no warning."""
+def check_memory_limits(gpus: Sequence[Gpu], facts: EngineFacts, is_simulated: bool) -> Finding:
+    """Find which walls hold memory limits here. The library alone, as on most hosts, is no warning."""
     name = "memory limits"
     if missing := memory_limits.lacking(gpus):
         return Finding(name, OK, f"held by the library in each program; not by the driver: {missing}")
@@ -188,7 +209,8 @@ def _memory_limits(gpus: Sequence[Gpu], facts: EngineFacts, is_simulated: bool) 
     return Finding(name, OK, f"held by the library, and by the driver ({memory_limits.backend()}) whatever is loaded")
 
 
-def _driver_in_containers(gpus: Sequence[Gpu], facts: EngineFacts, driver_mode: str) -> Iterator[Finding]:
+def check_driver_in_containers(gpus: Sequence[Gpu], facts: EngineFacts, driver_mode: str) -> Iterator[Finding]:
+    """Find how containers get the driver."""
     try:
         plan = drivers.plan_driver(driver_mode, gpus, facts)
     except DriverError as error:
@@ -206,7 +228,8 @@ def _driver_in_containers(gpus: Sequence[Gpu], facts: EngineFacts, driver_mode: 
 # ---- what is ours --------------------------------------------------------------------------------------------------
 
 
-def _library() -> Iterator[Finding]:
+def check_library() -> Iterator[Finding]:
+    """Find whether there is a library that fits this host, or a way to build it."""
     if (distrusted := library.distrusted()) is not None:
         path, way_out = distrusted
         yield Finding("shared library", WARNING, f"none is used: others than root can write in {path}", way_out)
@@ -230,7 +253,8 @@ def _library() -> Iterator[Finding]:
             yield Finding(verb, WARNING, f"{missing[0]} is not built yet, and {lacking}", way_out)
 
 
-def _files() -> Iterator[Finding]:
+def check_files() -> Iterator[Finding]:
+    """Find whether launches can make their folders."""
     root = state.root_folder()
     place = next(each for each in (root, *root.parents) if each.exists())
     try:
@@ -247,11 +271,12 @@ def _files() -> Iterator[Finding]:
             "state folder", FAILED, f"nothing can be made in {place}: {error.strerror}",
             ("make room there, or " if is_full else "") + "set VGPURUN_STATE_DIR to a folder of yours",
         )  # fmt: skip
-    yield _lock_dir(Path(abi.LOCK_DIR))
+    yield check_tenants_folder(Path(abi.LOCK_DIR))
 
 
-def _lock_dir(path: Path) -> Finding:
-    name, again = "turns folder", f"rm -r {path}; mkdir -m 1777 {path}"
+def check_tenants_folder(path: Path) -> Finding:
+    """Find whether all users can show each other that they are at work."""
+    name, again = "tenants folder", f"rm -r {path}; mkdir -m 1777 {path}"
     try:
         status = path.lstat()
     except OSError:
@@ -260,7 +285,7 @@ def _lock_dir(path: Path) -> Finding:
         return Finding(name, FAILED, f"{path} is not a folder{' but a link' * path.is_symlink()}", again)
     if status.st_mode & 0o777 != 0o777:
         return Finding(
-            name, FAILED, f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: others cannot take turns",
+            name, FAILED, f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: others are not seen",
             f"as its owner or root: chmod 1777 {path}",
         )  # fmt: skip
     if not status.st_mode & stat.S_ISVTX:
@@ -275,7 +300,8 @@ def _lock_dir(path: Path) -> Finding:
     return Finding(name, OK, f"{path}, open to all")
 
 
-def _config() -> Iterator[Finding]:
+def check_config() -> Iterator[Finding]:
+    """Find mistakes in the configuration."""
     mistakes = config.load().mistakes
     for error in mistakes.values():
         found = failed("configuration", error)
@@ -287,8 +313,8 @@ def _config() -> Iterator[Finding]:
         yield Finding("configuration", OK, ", ".join(files) or "none; the built-in values")
 
 
-def _extras() -> Finding:
-    """No fault: most hosts need none of them."""
+def check_extras() -> Finding:
+    """Find which optional parts are missing. Most hosts need none, so that is no fault."""
     lacking = {extra: words for extra, (words, _) in extras.OF_ANY_HOST.items() if extras.lacking(extra)}
     if not lacking:
         return Finding("optional parts", OK, "report, history, exporter and convert have all that they need")
@@ -296,14 +322,18 @@ def _extras() -> Finding:
     return Finding("optional parts", OK, f"not installed: {said}")
 
 
-def _guard() -> Finding:
-    """Limits hold without a guard, but not for programs that the library does not see."""
+def check_guard() -> Finding:
+    """Find whether a guard runs. Without one, limits do not hold for programs that the library does not see."""
     if not guarded.is_running():
         return Finding("guard", OK, "none runs: programs past the library are not stopped (vgpurun guard)")
-    stopped = guarded.stopped()
-    if frozen := [each for each in stopped.values() if each.verb == guarded.FREEZE]:
+    frozen = [id_ for id_, each in guarded.stopped().items() if each.verb == guarded.FREEZE]
+    if frozen:
+        launches = [id_ for id_ in frozen if guarded.is_launch(id_)]
+        containers = len(frozen) - len(launches)
+        words = [f"{containers} container{'s' * (containers > 1)}"] if containers else []
+        words += [f"process {', '.join(launches)} of vgpurun local"] if launches else []
         return Finding(
-            "guard", WARNING, f"it runs, and has frozen {len(frozen)} container{'s' * (len(frozen) > 1)}",
+            "guard", WARNING, f"it runs, and has frozen {' and '.join(words)}",
             "vgpurun ps -a shows which, vgpurun history --by action why; vgpurun update, or vgpurun thaw",
         )  # fmt: skip
     return Finding("guard", OK, "it runs")
@@ -312,7 +342,8 @@ def _guard() -> Finding:
 # ---- the host ------------------------------------------------------------------------------------------------------
 
 
-def _host() -> Iterator[Finding]:
+def check_host() -> Iterator[Finding]:
+    """Find what the kernel's own walls mean for containers."""
     yield Finding("cgroups", OK, f"version {2 if _has_cgroup2() else 1}")
     if _read("/sys/fs/selinux/enforce") == "1":
         yield Finding(
@@ -325,8 +356,9 @@ def _host() -> Iterator[Finding]:
     yield Finding("AppArmor", OK, "enabled; docker's own profile allows what is needed" if apparmor else "not enabled")
 
 
-def _conflicts(gpus: Sequence[Gpu]) -> Iterator[Finding]:
-    yield _preloads()
+def check_conflicts(gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    """Find what else limits or preloads the same programs."""
+    yield check_preloads()
     found = [path for path in _HAMI if Path(path).exists()]
     if found:
         yield Finding(
@@ -338,13 +370,14 @@ def _conflicts(gpus: Sequence[Gpu]) -> Iterator[Finding]:
     if (pid := mps.find_daemon()) is not None:
         yield Finding(
             "MPS", WARNING, f"the daemon runs (process {pid}); limited programs are kept out of it",
-            f"{mps.STOP}" + (", so that all share the GPU by turns" if gpus else ""),
+            f"{mps.STOP}" + (", so that all share the GPU by time slices" if gpus else ""),
         )  # fmt: skip
     else:
         yield Finding("MPS", OK, "no daemon runs")
 
 
-def _preloads() -> Finding:
+def check_preloads() -> Finding:
+    """Find libraries that every program of this host loads."""
     others = [name for name in re.split(r"[\s:]+", _read(str(_PRELOAD))) if name and "libvgpu" not in name]
     if others:
         return Finding(

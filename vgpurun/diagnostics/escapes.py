@@ -1,7 +1,8 @@
-"""Tries to pass a memory limit on purpose, in a container for each way, and judges what stopped it.
+"""Tries to pass a limit on purpose, in a container for each way, and judges what stopped it.
 
 lib/verify does what a hostile program would: it comes to the driver past the library, or forges what the library reads.
-Its memory is read from NVML on the host; whether the library counts it, from the usage file.
+Its memory is read from NVML on the host; whether the library counts it, from the usage file. Its share of time is what
+it gets done, against what it does without a limit.
 """
 
 import json
@@ -34,8 +35,15 @@ WAYS = (
     "forged limits file", "forged usage file", "closed usage file", "dlmopen", "copy of the driver",
     "driver's own symbols", "loader of its own", "unmounted preload", "mount namespace",
 )  # fmt: skip
-PAST_THE_LIMIT = 1.3  # of the limit, that is asked for
-_START_S = 60.0  # that a container may take to start
+TIME_WAYS = (
+    "plain", "empty environment", "lying variables", "forged limits file", "forged usage file", "dlmopen",
+    "copy of the driver", "driver's own symbols", "loader of its own", "short processes", "unmounted preload",
+    "mount namespace",
+)  # fmt: skip
+_WORK_S = 12.0  # only the second half counts
+_MORE_TIME = 1.25  # times the limit, and two percent: a guard that freezes is no more exact
+PAST_THE_LIMIT = 1.3  # the part of the limit that is asked for
+_START_S = 60.0  # for a container to start
 _GUARD_S = 4.0  # in which a guard acts on what is past its limit
 _LOOK_S, _RECORD_S, _ENGINE_S = 0.05, 0.5, 5.0
 _OUT_OF_MEMORY = 2
@@ -100,10 +108,61 @@ def try_escapes(start: Sequence[str], image: str, gpu: Gpu, limit_bytes: int) ->
         container = _Container(engine)
         most = str(int(limit_bytes * PAST_THE_LIMIT))
         command = [*start, f"--name={container.name}", image, "escape", most, way]
-        yield _judge(way, _watch(command, container, gpu, limit_bytes), limit_bytes)
+        yield judge_memory(way, _watch(command, container, gpu, limit_bytes), limit_bytes)
 
 
-def _judge(way: str, seen: Seen, limit_bytes: int) -> Check:
+def try_time(free: Sequence[str], limited: Sequence[str], image: str, limit_percent: int) -> Iterator[Check]:
+    """Try each way to pass a limit of time; `free` and `limited` are the words of vgpurun before the image.
+
+    Raises VgpurunError when a container does not end.
+    """
+    from vgpurun.engine.containers import ContainerEngine
+
+    engine = ContainerEngine.connect()
+    full = 0.0
+    for way, start in (("plain", free), *((way, limited) for way in TIME_WAYS)):
+        container = _Container(engine)
+        before = max((each.id for each in guarded.actions()), default=0)
+        said, errors = _worked([*start, f"--name={container.name}", image, "work", str(_WORK_S), way], container)
+        if not full:
+            full = float(said.get("kernels_per_second", 0.0))
+            if not full:
+                raise VgpurunError(f"the work without a limit cannot be tried: {said.get('error') or errors}")
+        else:
+            yield judge_time(way, said, errors, full, limit_percent, _acted(container.id, before))
+
+
+def judge_time(way: str, said: dict[str, Any], errors: str, full: float, limit_percent: int, acted: str) -> Check:
+    """Judge an attempt to get more time than the limit."""
+    name, percent = f"time: {way}", 100 * said.get("kernels_per_second", 0.0) / full
+    figures = {**said, "share_percent": round(percent, 1), "limit_percent": limit_percent, "stopped_by": ""}
+    had = f"it had {percent:.1f} of {limit_percent} %"
+    if "closed" in said:
+        return Check(name, OK, f"the container: {said['closed']}", {**figures, "stopped_by": "the container"})
+    if "kernels_per_second" not in said:
+        reason = said.get("error") or errors or "the program said nothing"
+        return Check(name, SKIPPED, f"it could not be tried: {reason}", figures)
+    if percent > _MORE_TIME * limit_percent + 2:
+        return Check(name, FAILED, f"nothing: {had}" if not acted else f"the guard, but {had}", figures)
+    stopped_by = "the guard" if acted else "the library"
+    return Check(name, OK, f"{stopped_by}: {had}", {**figures, "stopped_by": stopped_by})
+
+
+def _worked(command: Sequence[str], container: _Container) -> tuple[dict[str, Any], str]:
+    """Return what the program says in the end, and vgpurun's own last word."""
+    said: dict[str, Any] = {}
+    with _started(command, container) as program:
+        end_s = time.monotonic() + _START_S + _WORK_S
+        while program.process.poll() is None and time.monotonic() < end_s:
+            container.first_pid()
+            said |= program.line(_LOOK_S)
+            if said.keys() & {"kernels_per_second", "closed", "error"}:
+                break
+    return said, program.errors
+
+
+def judge_memory(way: str, seen: Seen, limit_bytes: int) -> Check:
+    """Judge an attempt to get more memory than the limit."""
     name = f"escape: {way}"
     held = f"{show_size(seen.held_bytes)} of {show_size(limit_bytes)}"
     figures = {**seen.said, "held_bytes": seen.held_bytes, "limit_bytes": limit_bytes, "stopped_by": ""}
@@ -161,7 +220,8 @@ def _watch(command: Sequence[str], container: _Container, gpu: Gpu, limit_bytes:
 
 def _acted(container: str, before: int) -> str:
     done = [each for each in guarded.actions() if each.id > before and each.action.container == container]
-    return {guarded.FREEZE: "frozen", guarded.KILL: "ended"}.get(done[-1].action.verb, "") if done else ""
+    words = {guarded.FREEZE: "frozen", guarded.KILL: "ended", guarded.HOLD: "held", guarded.RELEASE: "held"}
+    return words.get(done[-1].action.verb, "") if done else ""
 
 
 def _held(container: _Container, gpu: Gpu) -> int:

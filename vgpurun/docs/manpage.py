@@ -22,7 +22,7 @@ _FILES = (
     ("/var/lib/vgpurun, ~/.local/state/vgpurun", "the state of containers: limits, and what they use"),
     ("/etc/vgpurun/config.yaml, ~/.config/vgpurun/config.yaml", "the configuration: docs/config.md"),
     ("/run/vgpurun", "where launches take turns to look for room, and wait for it; /tmp until root has run vgpurun"),
-    ("/var/tmp/vgpulock", "where limited programs on one GPU meet to take turns"),
+    ("/var/tmp/vgpulock", "where limited programs on one GPU know of each other"),
 )
 
 

@@ -2,8 +2,8 @@
 
     python -m vgpurun.docs.memory_functions -I/usr/local/cuda/include    exit with 1, and name what does not agree
 
-A function that nobody has judged, one that is judged twice, and a "counted" one of which a version is not caught: each
-is an error. The compiler that reads the header is `cc`.
+A function that nobody has judged, one that is judged twice, a "counted" one of which a version is not caught, and one
+that is "passed on" and caught: each is an error. The compiler that reads the header is `cc`.
 """
 
 import argparse
@@ -91,6 +91,8 @@ def disagreements(symbols: set[str], caught: set[str], judged: Sequence[Judgemen
             wrong.append(f"{symbol}: judged more than once: {', '.join(verdicts)}")
         elif verdicts == ["counted"] and symbol not in caught:
             wrong.append(f"{symbol}: said to be counted, but hooks.h does not catch it")
+        elif verdicts == ["passed on"] and symbol in caught:
+            wrong.append(f"{symbol}: said to be passed on, but hooks.h catches it")
     return wrong
 
 

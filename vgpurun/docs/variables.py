@@ -40,22 +40,21 @@ VARIABLES = (
         quota.ENV_TOOLKIT_LIMIT,
         _CLI,
         f"A memory limit in whole MiB, as NVIDIA's container toolkit has it for a hook of its own. Beside `--mem` and "
-        f"`{abi.ENV_MEMORY_LIMIT}` the lower limit holds, and the container gets what it is held to.",
+        f"`{abi.ENV_MEMORY_LIMIT}` the lower limit holds, and the container finds that one in this variable.",
     ),
     Variable(quota.ENV_TOOLKIT_REQUEST, _CLI, "What of that is guaranteed, as the first size of `--mem 4g:8g`."),
     Variable(abi.ENV_ALNAIR_SM, _BOTH, f"The same as `{abi.ENV_SM_LIMIT}`, which comes first."),
     Variable(
         abi.ENV_SM_POLICY,
         _BOTH,
-        "Where `--sm-policy` says nothing: when the compute limit holds, in HAMi's words: `force` always, as without "
-        "this variable; `default` while another container of the same or a higher priority wants the GPU; `disable` "
-        "never.",
+        "Stands for `--sm-policy` where that is not given, in HAMi's words. The compute limit holds always (`force`, "
+        "as without this variable), while another container of the same or a higher priority wants the GPU "
+        "(`default`), or never (`disable`).",
     ),
     Variable(
         abi.ENV_PRIORITY,
         _BOTH,
-        "Where `--priority` says nothing: `0` (high, as without this variable) or `1` (low): who goes first where "
-        "containers take turns on a GPU.",
+        "Stands for `--priority` where that is not given: `0` (high, as without this variable) or `1` (low).",
     ),
     Variable(
         abi.ENV_OVERSUBSCRIBE,
@@ -92,6 +91,12 @@ VARIABLES = (
         "The file in which the processes under one limit share what they use. `vgpurun` sets it.",
     ),
     Variable(
+        "CUDA_MPS_PIPE_DIRECTORY",
+        _LIBRARY,
+        "The folder by which CUDA finds an MPS server. `vgpurun` sets it for programs of `--together`, and for all "
+        "others of `vgpurun local`, to keep them out of a daemon that runs.",
+    ),
+    Variable(
         abi.ENV_LIMITS_FILE,
         _LIBRARY,
         "The limits file of a process outside a container. `vgpurun local` sets it.",
@@ -103,16 +108,10 @@ VARIABLES = (
         "of single processes. `vgpurun` sets it where there are some.",
     ),
     Variable(
-        abi.ENV_TURNS_FILE,
+        abi.ENV_PRESENCE_FILE,
         _LIBRARY,
-        "Where a process outside a container writes its turns on the GPUs. `vgpurun local` sets it; without it the "
-        "library makes such a file for all processes with one usage file.",
-    ),
-    Variable(
-        abi.ENV_SCHEDULER,
-        _LIBRARY,
-        "`1`: the GPU's own scheduler holds the compute limit where the driver lets it, and no launch waits. An "
-        "experiment, which has not been measured on a GPU yet.",
+        "Where a process outside a container says that it is at work on the GPUs. `vgpurun local` sets it; without it "
+        "the library makes such a file for all processes with one usage file.",
     ),
     Variable(
         abi.ENV_DISABLE_CONTROL,

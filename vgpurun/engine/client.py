@@ -90,7 +90,7 @@ class VgpurunContainer:
     created_s: float = 0.0
     described: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    sizes: tuple[int, int] | None = None  # of its own files, and of all that it sees, where they were asked for
+    sizes: tuple[int, int] | None = None  # its own files, and all that it sees, if asked for
 
     @property
     def state_folder(self) -> str:
@@ -114,7 +114,7 @@ class VgpurunContainer:
 
     @property
     def tenant_folder(self) -> Path:
-        """The folder of the share that takes turns with others: the outermost one."""
+        """The folder of the share that others on the GPU see: the outermost one."""
         return Path(self.record.parents[-1]) if self.is_part else self.limits_folder
 
     @property
@@ -132,8 +132,8 @@ _STOP_S = 2
 _Engine = TypeVar("_Engine", bound="Engine")
 
 
-_OF_ANOTHER_FORM = (AttributeError, LookupError, TypeError, ValueError)  # what docker-py makes of such a file
-_ANY_VERSION = "1.24"  # with which no request is sent that depends on it
+_OF_ANOTHER_FORM = (AttributeError, LookupError, TypeError, ValueError)  # docker-py's errors for such a file
+_ANY_VERSION = "1.24"  # no request that depends on the version is sent with this
 
 
 def _client(address: Address, timeout_s: int) -> APIClient:
@@ -184,7 +184,7 @@ class Engine:
         self._api: Any = client  # docker-py's own types are incomplete
         self.address = address
         self.listed: list[VgpurunContainer] | None = None  # by the last call of containers() for all of them
-        self.left_looks: list[str] = []  # as of then, what killed launches have left of looks at images
+        self.left_looks: list[str] = []  # looks at images that killed launches have left, by then
 
     @classmethod
     def connect(cls: type[_Engine], timeout_s: int = DEFAULT_TIMEOUT_SECONDS) -> _Engine:
@@ -261,7 +261,7 @@ class Engine:
                 if not isinstance(error.__cause__, StoreError):
                     raise
                 no_login = f"no login was found: {one_line(error.__cause__)}"
-                events = self._pull(name, platform, {})  # as docker does: the image may be for all
+                events = self._pull(name, platform, {})  # like docker: the image may be for all
             for event in events:
                 if "error" in event:
                     raise PullError(_not_pulled(name, event["error"], no_login))

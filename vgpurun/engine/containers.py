@@ -19,7 +19,7 @@ from vgpurun.util.times import read_rfc3339
 from vgpurun.util.users import current_user
 
 _LONG_S = 365 * 86400  # for longer than this an answer is waited for without a limit
-_SLACK_S = 30  # that an answer may take besides the time that the engine gives a container to stop
+_SLACK_S = 30  # added to the time that the engine gives a container to stop
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class ContainerEngine(Engine):
     def describe(self, name: str) -> dict[str, Any]:
         """Return all that the engine knows of a container that vgpurun made, by its name or its id's beginning."""
         name = name.lstrip("/")  # the engine's own descriptions have one
-        if not {"", ".", ".."}.isdisjoint(name.split("/")):  # it would be the path of something else
+        if not {"", ".", ".."}.isdisjoint(name.split("/")):  # else the path of something else
             raise ContainerError(f"No such container: {name}")
         with _refusals():
             found: dict[str, Any] = self._api.inspect_container(name)
@@ -130,9 +130,10 @@ class ContainerEngine(Engine):
         self._await_its_listing(container)
 
     def _await_its_listing(self, container: str) -> None:
-        """Return when the engine lists a container as what it is now: it answers before it writes down an end.
+        """Wait until the engine lists a container in its present state: it answers before it records an end.
 
-        The next to look, say a launch that wants the room, would find it running. Inspecting waits for the writing.
+        Otherwise the next reader, such as a launch that wants the room, would find it running. Inspecting waits for
+        the record.
         """
         self.state_of(container)
 

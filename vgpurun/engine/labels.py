@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LABEL_STATE = "vgpurun.state"
 OF_A_LOOK = "-"  # in the place of a state folder: a container that is there to read its image, and never started
-LABEL_HOLDS = "vgpurun.holds"  # where others may not read the state folder
+LABEL_HOLDS = "vgpurun.holds"  # for others, who may not read the state folder
 _LABEL_VERSION = "vgpurun.version"  # these are on containers of earlier versions, whose owner file does not have them
 _LABEL_QUOTA = "vgpurun.quota"
 _LABEL_USER = "vgpurun.user"

@@ -32,7 +32,7 @@ class _Relay(Helper):
         self._engine = engine
         self._ours = ours
         self._to_engine = b""
-        self._notice = b""  # of the end, to be sent as it is
+        self._notice = b""  # the notice of the end, to be sent unchanged
         self._has_input = True  # ours may still send
         self._is_told = False  # the engine knows that it does not
 

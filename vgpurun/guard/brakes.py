@@ -1,8 +1,6 @@
 """How a container is stopped for a part of each period, so that it keeps to its share of a GPU's time."""
 
-from collections.abc import Collection, Mapping
-from contextlib import suppress
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 from vgpurun.errors import CgroupError
 from vgpurun.guard.gpu_work import GpuWorkDuty, identities
@@ -16,44 +14,24 @@ _HIDDEN = "its work cannot be taken off the GPU"
 _COMES_BACK = "what was taken off the GPU comes back"
 
 
-class Brake(Protocol):
-    """Stops containers, and lets them go on."""
-
-    period_s: float
-
-    def follow(self, snapshot: Snapshot, restless: Collection[str]) -> None:
-        """Follow the processes of stopped containers. `restless` are the containers whose processes come and go."""
-
-    def watch(
-        self, container: Contained, uuid: str, utilization: Mapping[int, float], thawed_ratio: float, now_s: float
-    ) -> None:
-        """Take what NVML says of its processes on a GPU, in percent, and for which part of that second it ran."""
-
-    def stop(self, container: Contained) -> None:
-        """Stop one. Raises CgroupError."""
-
-    def go(self, container: Contained) -> None:
-        """Let it go on. Raises CgroupError."""
-
-    def is_stopped(self, container: Contained) -> bool:
-        """Whether it is. Raises CgroupError."""
-
-    def release(self, container: str) -> None:
-        """Let it go on for good."""
-
-
 class Freezer:
     """Stops all of their processes; what they have launched runs on."""
 
     period_s = 0.5  # NVML averages over a second, so a period must be a part of that
 
     def follow(self, snapshot: Snapshot, restless: Collection[str]) -> None:
-        """Do nothing: a frozen cgroup freezes processes that are started in it."""
+        """Follow the processes of stopped containers. `restless` are the containers whose processes come and go.
+
+        There is nothing to do: a frozen cgroup freezes processes that are started in it.
+        """
 
     def watch(
         self, container: Contained, uuid: str, utilization: Mapping[int, float], thawed_ratio: float, now_s: float
     ) -> None:
-        """Do nothing: what is used by work from before a freeze is made up for."""
+        """Take what NVML says of its processes on a GPU, in percent, and for which part of that second it ran.
+
+        There is nothing to do: what is used by work from before a freeze is made up for.
+        """
 
     def stop(self, container: Contained) -> None:
         """Freeze it. Raises CgroupError."""
@@ -63,12 +41,21 @@ class Freezer:
         """Thaw it. Raises CgroupError."""
         container.cgroup.thaw()
 
+    def turn(self, stopping: Sequence[Contained], going: Sequence[Contained]) -> Mapping[str, CgroupError]:
+        """Freeze and thaw each."""
+        return _troubles(self.stop, stopping) | _troubles(self.go, going)
+
     def is_stopped(self, container: Contained) -> bool:
         """Whether it is frozen. Raises CgroupError."""
         return container.cgroup.is_frozen()
 
+    def freezes(self, container: Contained) -> bool:
+        """Whether it is: always."""
+        del container
+        return True
+
     def release(self, container: str) -> None:
-        """Do nothing: a verb of its own thaws it."""
+        """Let it go on for good. There is nothing to do: a verb of its own thaws it."""
 
 
 class Switch:
@@ -98,13 +85,14 @@ class Switch:
         """Stop what has been started since then in containers that are stopped, and let go what is in them no more."""
         self._snapshot = snapshot
         self._restless = restless
-        for id_ in self._processes.keys() & snapshot.containers.keys():
-            container, before = snapshot.containers[id_], self._processes[id_]
-            self._processes[id_] = self._processes_of(container)
-            self._switches.put_back(before - self._processes[id_] - self._work.off)
-            if id_ in self._stopped:  # it may have others by now, or have to be frozen
-                with suppress(CgroupError):  # it ended just now
-                    self.stop(container)
+        known, gone = self._processes.keys() & snapshot.containers.keys(), set[ProcessIdentity]()
+        for id_ in known:
+            before = self._processes[id_]
+            self._processes[id_] = self._processes_of(snapshot.containers[id_])
+            gone |= before - self._processes[id_]
+        self._switches.put_back(gone - self._work.off)
+        # They may have others by now, or have to be frozen; one that cannot be has ended just now.
+        self.turn([snapshot.containers[id_] for id_ in known & self._stopped], ())
 
     def watch(
         self, container: Contained, uuid: str, utilization: Mapping[int, float], thawed_ratio: float, now_s: float
@@ -119,26 +107,50 @@ class Switch:
 
     def stop(self, container: Contained) -> None:
         """Take its work off the GPUs, and freeze it too where that does not do. Raises CgroupError."""
-        if container.id not in self._processes:
-            self._processes[container.id] = self._processes_of(container)
-        processes = self._processes[container.id]
-        self._stopped.add(container.id)
-        self._follow_trouble(container, self._switches.take_off(processes))
-        if container.id in self._untrusted or container.id in self._restless:
-            self._frozen.add(container.id)
-            self._freezer.stop(container)
+        for trouble in self.turn([container], ()).values():
+            raise trouble
 
     def go(self, container: Contained) -> None:
         """Put it back. Raises CgroupError."""
-        self._stopped.discard(container.id)
-        self._switches.let_run(self._processes.get(container.id, set()) - self._work.off)
+        for trouble in self.turn((), [container]).values():
+            raise trouble
+
+    def turn(self, stopping: Sequence[Contained], going: Sequence[Contained]) -> Mapping[str, CgroupError]:
+        """Ask the keeper once for all that is to be off, and once for what is to be on."""
+        for each in stopping:
+            if each.id not in self._processes:
+                self._processes[each.id] = self._processes_of(each)
+        self._stopped |= {each.id for each in stopping}
+        off = self._switches.take_off(self._all_of(stopping)) if stopping else set()
+        troubles = _troubles(lambda each: self._see_off(each, off), stopping)
+        self._stopped -= {each.id for each in going}
+        if going:
+            self._switches.let_run(self._all_of(going) - self._work.off)
+        return troubles | _troubles(self._thaw, going)
+
+    def _see_off(self, container: Contained, off: Set[ProcessIdentity]) -> None:
+        """Freeze it too if its work is not among what is off, or may not stay so. Raises CgroupError."""
+        self._follow_trouble(container, self._processes[container.id] <= off)
+        if self.freezes(container):
+            self._frozen.add(container.id)
+            self._freezer.stop(container)
+
+    def _thaw(self, container: Contained) -> None:
+        """Raises CgroupError."""
         if container.id in self._frozen:
             self._freezer.go(container)
             self._frozen.discard(container.id)
 
+    def _all_of(self, containers: Sequence[Contained]) -> set[ProcessIdentity]:
+        return {process for each in containers for process in self._processes.get(each.id, ())}
+
     def is_stopped(self, container: Contained) -> bool:
         """Whether it is."""
         return container.id in self._stopped
+
+    def freezes(self, container: Contained) -> bool:
+        """Whether it is: its processes are known by more than a path."""
+        return container.id in self._frozen or container.id in self._untrusted or container.id in self._restless
 
     def release(self, container: str) -> None:
         """Put back what is off of it."""
@@ -170,3 +182,17 @@ class Switch:
             self._untrusted.pop(container.id, None)
         said = f"container {container.name} is frozen and thawed in turn: {why}" if why else ""
         self._switches.note(f"brake of {container.id}", said)
+
+
+def _troubles(act: Callable[[Contained], None], containers: Sequence[Contained]) -> dict[str, CgroupError]:
+    """Do it to each, whatever becomes of the others; return what went wrong."""
+    found = {}
+    for each in containers:
+        try:
+            act(each)
+        except CgroupError as error:
+            found[each.id] = error
+    return found
+
+
+Brake = Freezer | Switch

@@ -72,7 +72,7 @@ class Held:
         self.is_thawed = True
         self.is_paused = False
         self.changes: list[tuple[float, bool]] = [(now_s - WINDOW_S, True)]
-        self.period_began_s = now_s
+        self.period_began_s = self.due_s = now_s
         self.on_s = 0.0
 
     def measure(self, uuid: str, share: float, now_s: float) -> None:
@@ -100,22 +100,39 @@ class Held:
     @property
     def period_s(self) -> float:
         """A longer period for a small share, of which the least part would be too much."""
-        return max(self._brake.period_s, LEAST_ON_S / min(use.limit for use in self.uses.values()))
+        return max(self._brake.period_s, LEAST_ON_S / min([use.limit for use in self.uses.values()]))
 
     def next_on_s(self) -> float:
         """Return for how long of the next period it may run: by the GPU that leaves it the least."""
         on_s = min(use.next_on_s(self.period_s) for use in self.uses.values())
         return 0.0 if on_s < LEAST_ON_S else min(on_s, self.period_s)
 
-    def set_thawed(self, is_thawed: bool, now_s: float) -> None:
-        """Stop it, or let it go on. Raises CgroupError."""
-        if is_thawed != self.is_thawed:
-            (self._brake.go if is_thawed else self._brake.stop)(self.container)
-            self._note_change(is_thawed, now_s)
+    def is_next_thawed(self, now_s: float) -> bool:
+        """Return whether it is to run from now on, when it is due; where its period has ended the next one begins."""
+        if now_s < self.period_began_s + self.period_s and self.is_thawed:
+            return False
+        self.period_began_s = now_s
+        self.on_s = self.next_on_s()
+        return self.on_s > 0
 
-    def _note_change(self, is_thawed: bool, now_s: float) -> None:
-        self.is_thawed = is_thawed
-        self.changes = [*self.changes[-_MOST_CHANGES:], (now_s, is_thawed)]
+    def put_off(self, now_s: float) -> None:
+        """Leave it as it is until the next period: it could not be stopped, or let go on."""
+        self.period_began_s, self.on_s = now_s, self.period_s
+        self.plan()
+
+    def note(self, is_thawed: bool, now_s: float) -> None:
+        """Take that it has been stopped, or let go on."""
+        if is_thawed != self.is_thawed:
+            self.is_thawed = is_thawed
+            self.changes.append((now_s, is_thawed))
+            del self.changes[:-_MOST_CHANGES]
+        self.plan()
+
+    def plan(self) -> None:
+        """Work out when its period ends, or before that its part of the period; never while it is paused."""
+        period_s = self.period_s
+        for_s = self.on_s if self.is_thawed and self.on_s < period_s else period_s
+        self.due_s = math.inf if self.is_paused else self.period_began_s + for_s
 
     def follow_pause(self, now_s: float) -> None:
         """Leave it frozen while the engine says that it is paused, and go on after that.
@@ -125,14 +142,13 @@ class Held:
         What the engine says may be seconds old, so it has to be known still that this froze it.
         """
         was_paused, self.is_paused = self.is_paused, self.container.is_paused
-        if self.is_paused:
-            self._brake.stop(self.container)
-        elif not was_paused:
+        if not (self.is_paused or was_paused):
             return
         self.period_began_s, self.on_s = now_s - self.period_s, 0.0  # the next period begins at once
-        is_thawed = not self._brake.is_stopped(self.container)
-        if is_thawed != self.is_thawed:  # by the engine
-            self._note_change(is_thawed, now_s)
+        self.plan()
+        if self.is_paused:
+            self._brake.stop(self.container)
+        self.note(not self._brake.is_stopped(self.container), now_s)  # the engine may have changed it
 
     def has_ended(self) -> bool:
         """Whether it has: what is at its cgroup's path by now is a later start of it, or nothing."""
@@ -180,10 +196,7 @@ class ComputeDuty(Duty):
         if self._policy == "off":
             return
         limited = self._limited(snapshot)
-        restless = {
-            (one.id, uuid) for uuid in limited for one in limited[uuid]
-            if uuid in snapshot.held and self._gone.are_short_lived(snapshot, one, uuid)
-        }  # fmt: skip
+        restless = self._gone.come_and_go(snapshot, limited)
         self._brake.follow(snapshot, {id_ for id_, _ in restless})
         for gpu in snapshot.gpus:
             if gpu.uuid not in snapshot.held or gpu.uuid not in limited:
@@ -197,6 +210,9 @@ class ComputeDuty(Duty):
                 continue
             self._measured_s[gpu.uuid] = snapshot.now_s
             utilization = snapshot.utilization(gpu)
+            is_used = any(utilization.values())
+            if not (is_used or are_short_lived or self._state.stopped) and self._gone.is_quiet(gpu.uuid):
+                continue
             percents: dict[str, float] = {}  # by slice, or container
             for container in limited[gpu.uuid]:
                 self._gone.follow(snapshot, container, gpu.uuid, utilization)
@@ -250,6 +266,7 @@ class ComputeDuty(Duty):
         held.is_thawed = not self._brake.is_stopped(container)
         held.changes = [(now_s - WINDOW_S, held.is_thawed)]
         held.measure(uuid, percent / 100, now_s)
+        held.plan()
         held.follow_pause(now_s)
         self.tick_s = now_s
 
@@ -286,7 +303,7 @@ class ComputeDuty(Duty):
                 yield from self._release(current, "it keeps to its share")
             else:
                 held.uses = uses
-        self.tick_s = min((self._due_s(held) for held in self._held.values()), default=None)
+        self.tick_s = min((held.due_s for held in self._held.values()), default=None)
 
     def _has_unseen(self, snapshot: Snapshot, container: Contained, uuid: str) -> bool:
         """Whether a process is there that is to be held, or is expected: mostly one that the library does not see."""
@@ -309,35 +326,31 @@ class ComputeDuty(Duty):
 
         Raises CgroupError, after all had their turn.
         """
-        troubles: list[CgroupError] = []
+        next_thawed = {}
         for id_, held in list(self._held.items()):
-            if now_s >= self._due_s(held):
-                if held.has_ended():
+            if now_s >= held.due_s:
+                if self._brake.freezes(held.container) and held.has_ended():
                     self._drop(id_)
-                    continue
-                try:
-                    self._turn(held, now_s)
-                except CgroupError as error:
-                    troubles.append(error)
-                    held.period_began_s, held.on_s = now_s, held.period_s  # it is tried again in the next period
-        self.tick_s = min((self._due_s(held) for held in self._held.values()), default=None)
-        if troubles:
-            raise troubles[0]
+                else:
+                    next_thawed[id_] = held.is_next_thawed(now_s)
+        troubles = self._switch(next_thawed)
+        for id_, is_thawed in next_thawed.items():
+            if id_ in troubles:
+                self._held[id_].put_off(now_s)
+            else:
+                self._held[id_].note(is_thawed, now_s)
+        self.tick_s = min((held.due_s for held in self._held.values()), default=None)
+        for trouble in troubles.values():
+            raise trouble
 
-    def _due_s(self, held: Held) -> float:
-        """Return when its period ends, or before that its part of the period; never while it is paused."""
-        if held.is_paused:
-            return math.inf
-        end_s = held.period_began_s + held.period_s
-        return held.period_began_s + held.on_s if held.is_thawed and held.on_s < held.period_s else end_s
-
-    def _turn(self, held: Held, now_s: float) -> None:
-        if now_s < held.period_began_s + held.period_s and held.is_thawed:
-            held.set_thawed(False, now_s)
-            return
-        held.period_began_s = now_s
-        held.on_s = held.next_on_s()
-        held.set_thawed(held.on_s > 0, now_s)
+    def _switch(self, next_thawed: Mapping[str, bool]) -> Mapping[str, CgroupError]:
+        """Stop and let go on what is not so yet; return what went wrong, by container."""
+        stopping, going = (
+            [self._held[id_].container for id_, each in next_thawed.items()
+             if each is is_thawed and self._held[id_].is_thawed is not is_thawed]
+            for is_thawed in (False, True)
+        )  # fmt: skip
+        return self._brake.turn(stopping, going) if stopping or going else {}
 
     def close(self) -> None:
         """Let all go on that is held: nobody would thaw it. The next guard finds them again.
@@ -373,4 +386,4 @@ def _limited(snapshot: Snapshot) -> Mapping[str, Sequence[Contained]]:
 def _is_limited(container: Contained, uuid: str) -> bool:
     """Whether a limit holds all the time."""
     quota = container.quotas.get(uuid)
-    return quota is not None and bool(quota.sm_percent) and quota.sm_policy in (SmPolicy.HARD, SmPolicy.APART)
+    return quota is not None and bool(quota.sm_percent) and quota.sm_policy is SmPolicy.HARD

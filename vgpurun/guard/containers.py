@@ -80,7 +80,7 @@ class Containers:
             contained = Contained(
                 listed.id, listed.name, listed.user, listed.limits_folder, *cgroup, dict(quotas_now(listed)),
                 "" if listed.is_part else listed.slice_name, listed.status == "paused",
-                {_called(each): dict(limits_now(each)) for each in parents},
+                {called(each): dict(limits_now(each)) for each in parents},
             )  # fmt: skip
             known = _Known(listed, limits, contained)
         if NOT_WATCHED not in known.limits:
@@ -105,5 +105,6 @@ class Containers:
         return now, run
 
 
-def _called(share: Path) -> str:
+def called(share: Path) -> str:
+    """Return how a share is called by what is in it."""
     return f"slice {share.name}" if share.parent.name == SLICES else f"share {share}"

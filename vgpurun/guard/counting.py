@@ -5,11 +5,9 @@ from contextlib import suppress
 
 from vgpurun.guard.processes import is_counted_elsewhere, namespace_of, pid_inside
 from vgpurun.guard.programs import Programs
-from vgpurun.guard.snapshot import Contained
+from vgpurun.guard.questions import Questions
+from vgpurun.guard.snapshot import Contained, Program
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
-from vgpurun.util.background import Background
-
-_FILE_TAKES_S = 0.5  # at most, to read a usage file: it may be on a server that does not answer
 
 
 class Counting:
@@ -17,14 +15,18 @@ class Counting:
 
     def __init__(self, programs: Programs, note: Callable[[str, str], None]) -> None:
         self._programs = programs
-        self._note = note
         self._counted: dict[str, frozenset[int]] = {}  # of a container, at this look
-        self._asking: dict[int, Background[bool]] = {}  # whether the library counts a process
+        self._inside: dict[tuple[int, int], tuple[int, int]] = {}  # a process's PID namespace, and its number there
+        self._elsewhere: Questions[int, bool] = Questions(note, "file of")
+        self._files: Questions[str, frozenset[tuple[int, int]]] = Questions(note, "usage of")  # launches, by id
 
     def begin_look(self, pids: Set[int]) -> None:
         """Forget what was counted before, and all processes but these."""
         self._counted.clear()
-        self._asking = {pid: each for pid, each in self._asking.items() if pid in pids}
+        if self._inside:
+            self._inside = {key: each for key, each in self._inside.items() if key[0] in pids}
+        self._elsewhere.keep(pids)
+        self._files.keep(self._programs.containers)
 
     def counted_by(self, container: Contained) -> frozenset[int] | None:
         """Return those that the library counts now: a program may replace itself by one past the library."""
@@ -34,22 +36,31 @@ class Counting:
 
     def is_counted_elsewhere(self, pid: int) -> bool:
         """Ask in a thread of its own: a process names its usage file itself. Where no answer comes it is let be."""
-        asking = self._asking.pop(pid, None) or Background(lambda: is_counted_elsewhere(pid))
-        if asking.has_ended(_FILE_TAKES_S / (1 + len(self._asking)) ** 2):  # many that hang hold nobody up
-            self._note(f"file of {pid}", "")
-            return asking.result()
-        self._asking[pid] = asking
-        self._note(f"file of {pid}", f"process {pid} is left alone: its usage file does not answer")
-        return True
+        trouble = f"process {pid} is left alone: its usage file does not answer"
+        return self._elsewhere.ask(pid, lambda: is_counted_elsewhere(pid), True, trouble)
 
     def _count(self, container: Contained) -> frozenset[int]:
-        try:
-            slots = read_counted(container.folder / "run" / "usage")
-        except (OSError, BrokenUsageError):
-            slots = frozenset()  # the library counts nobody in a file that a program of the container has broken
+        slots = self._slots(container)
         counted = set()
-        for pid in self._programs.of(container.id):
+        for pid, program in self._programs.of(container.id).items():
             with suppress(OSError, ValueError):
-                if (namespace_of(pid), pid_inside(pid)) in slots:
+                if self._slot_of(program) in slots:
                     counted.add(pid)
         return frozenset(counted)
+
+    def _slot_of(self, program: Program) -> tuple[int, int]:
+        """Return how a usage file names a process, which stays so for its life. Raises OSError, and ValueError."""
+        key = program.pid, program.started_ticks
+        if key not in self._inside:
+            self._inside[key] = namespace_of(program.pid), pid_inside(program.pid)
+        return self._inside[key]
+
+    def _slots(self, container: Contained) -> frozenset[tuple[int, int]]:
+        """Return what a usage file says; where it is broken, or a launch's does not answer, that counts nobody."""
+        file = container.folder / "run" / "usage"
+        trouble = f"the programs of {container.name} count as not seen: their usage file does not answer"
+        with suppress(OSError, BrokenUsageError):
+            if container.is_launch:
+                return self._files.ask(container.id, lambda: read_counted(file), frozenset(), trouble)
+            return read_counted(file)
+        return frozenset()

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from vgpurun.errors import VgpurunError
 from vgpurun.guard.snapshot import Snapshot
 from vgpurun.guard.state import State
-from vgpurun.inventory.guarded import Action, Done
+from vgpurun.inventory.guarded import Action, Done, is_launch
 
 Kept = TypeVar("Kept")
 Actions: TypeAlias = Generator[Action, bool, None]
@@ -162,6 +162,8 @@ class Guard:
 def subject(action: Action) -> str:
     """Describe the target of an action."""
     of_user = f" of {action.user}" if action.user else ""
+    if is_launch(action.container):
+        return f"{action.name}{of_user}"
     return f"container {action.name}{of_user}" if action.container else f"process {action.pid} ({action.name}){of_user}"
 
 

@@ -58,6 +58,29 @@ class Ended:
         if found:
             self._found[key] = found
 
+    def come_and_go(self, snapshot: Snapshot, limited: Mapping[str, Sequence[Contained]]) -> set[tuple[str, str]]:
+        """Return containers and GPUs on which are_short_lived(), of those on GPUs that NVML tells of.
+
+        Mostly there are none, and each is asked about only where a process has come or gone of late.
+        """
+        may_be = {
+            (snapshot.programs[pid].container, uuid) for pid in snapshot.younger_than(WINDOW_S)
+            for uuid, held in snapshot.held.items() if pid in held
+        }  # fmt: skip
+        may_be |= {key for key, found in self._found.items() if found.keys() - snapshot.held.get(key[1], {}).keys()}
+        may_be |= self._came_s.keys()
+        if not may_be:
+            return set()
+        return {
+            (one.id, uuid) for uuid in limited.keys() & snapshot.held.keys() for one in limited[uuid]
+            if (one.id, uuid) in may_be and self.are_short_lived(snapshot, one, uuid)
+        }  # fmt: skip
+
+    def is_quiet(self, uuid: str) -> bool:
+        """Whether nothing of a GPU's processes is to be remembered while nobody uses it."""
+        found = (each for key, of_key in self._found.items() if key[1] == uuid for each in of_key.values())
+        return not any(each.percent or each.is_unseen for each in found)
+
     def are_short_lived(self, snapshot: Snapshot, container: Contained, uuid: str) -> bool:
         """Whether processes of it come and go that the library does not see."""
         key = (container.id, uuid)

@@ -80,6 +80,11 @@ def let_dying_go(cgroup: Cgroup) -> None:
             cgroup.move_out(pid)
 
 
+def is_ending(cgroup: Cgroup) -> bool:
+    """Whether a container's processes have ended, or are about to: its cgroup may stay for a while."""
+    return all(_has_pending_kill(pid) for pid in cgroup.pids())
+
+
 def _has_pending_kill(pid: int) -> bool:
     with suppress(OSError, ValueError):
         for line in read_lines(Path(f"/proc/{pid}/status")):

@@ -47,10 +47,8 @@ class Membership:
             return Program(pid, started_ticks, inside[0] if len(inside) == 1 else None, user, command)
         ids -= ours.keys()
         inner = self._inner_namespaces(pid)
-        is_news = (ids or inner) and not is_listed
-        if is_news:
+        if (ids or inner) and not is_listed:
             self._listing.unknown |= ids or {ANY}
-        if is_news or not self._listing.has_answered:
             return Program(pid, started_ticks, None, user, command)
         foreign = next(iter(ids), "") or self._has_left(inner)
         return Program(pid, started_ticks, None if foreign is None else "", user, command, foreign or "")

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from vgpurun.guard.daemon import Actions, Duty
+from vgpurun.guard.hands import is_ending
 from vgpurun.guard.snapshot import Contained, Derived, Snapshot
 from vgpurun.guard.state import State, about
-from vgpurun.inventory.guarded import FREEZE, KILL, THAW, WARN
+from vgpurun.inventory.guarded import FREEZE, KILL, THAW, WARN, is_launch
 from vgpurun.limits.quota import Quota, show_size
 
 MEMORY = "memory"
@@ -132,7 +133,8 @@ class MemoryDuty(Duty):
         self._killed: set[str] = set()  # in this look; what they hold is about to go
         self._limits: dict[str, int] = {}
         self._limits_on = Derived(lambda snapshot: list(_limits_on(snapshot)))
-        self._looked_at: set[str] = set()  # the GPUs: what is found on one at first was there before this guard
+        # The GPUs, and whether launches: what is found on one at first was there before this guard.
+        self._looked_at: set[tuple[str, bool]] = set()
         self._quiet: object = None  # what a look has found where all were within their limits
         self._recorded = {(each.container, each.run) for each in state.recorded if each.cause == MEMORY}
         # Bytes held when it was acted on, by the guard or an administrator. Up to there it is one cause.
@@ -141,7 +143,8 @@ class MemoryDuty(Duty):
     def look(self, snapshot: Snapshot) -> Actions:
         """Yield what is to be done about each limit that is passed, and what can be undone."""
         shared = self._limits_on(snapshot)
-        if (shared, snapshot.held) == self._quiet and not self._state.stopped:
+        seen = (shared, snapshot.held, snapshot.are_listed)
+        if seen == self._quiet and not self._state.stopped:
             return
         within = set()
         self._killed.clear()
@@ -161,8 +164,9 @@ class MemoryDuty(Duty):
         yield from self._thawed(snapshot, within)
         keys = {each.key for each in shared}
         self._drop(keys, snapshot)
-        self._looked_at |= snapshot.held.keys()
-        self._quiet = (shared, snapshot.held) if within == keys else None
+        kinds = (True, False) if snapshot.are_listed else (True,)
+        self._looked_at |= {(uuid, are_launches) for uuid in snapshot.held for are_launches in kinds}
+        self._quiet = seen if within == keys else None
 
     def _follow_limit(self, snapshot: Snapshot, each: Sharing, held: int) -> None:
         """Let the library hold a limit that is lowered below what is in use: it refuses until there is room.
@@ -174,7 +178,7 @@ class MemoryDuty(Duty):
         if held <= each.most_bytes:
             return
         is_lowered = before is not None and before > each.limit_bytes and held <= _most(before)
-        is_first = each.uuid not in self._looked_at
+        is_first = (each.uuid, all(one.is_launch for one in each.containers)) not in self._looked_at
         is_found = is_first and not any(snapshot.unseen_of(one, each.uuid) for one in each.containers)
         if is_lowered or is_found:
             self._settle(each.key, max(held, self._settled.get(each.key, 0)))
@@ -217,7 +221,7 @@ class MemoryDuty(Duty):
             if (stopped.verb, stopped.cause) != (FREEZE, MEMORY) or container is None:
                 continue
             limited = {key for key, *_ in _limits_of(container)}
-            if limited <= within and not container.is_paused:
+            if limited <= within and not container.is_paused and not is_ending(container.cgroup):
                 yield about(container, THAW, MEMORY, "it is within its limits again")
 
     def _forget(self, key: str) -> None:
@@ -238,7 +242,7 @@ class MemoryDuty(Duty):
         self._over = {key: over for key, over in self._over.items() if key in keys or over.is_recent(snapshot.now_s)}
         for key in {*self._limits, *self._settled} - keys:
             uuid = key.rpartition(" ")[2]
-            if uuid in snapshot.held:
+            if uuid in snapshot.held and (snapshot.are_listed or is_launch(key.partition(" ")[0])):
                 self._limits.pop(key, None)
                 self._forget(key)
 

@@ -3,17 +3,22 @@ there are. Anything that seldom changes is read seldom, since this goes on twice
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import TypeAlias
 
 from vgpurun.guard.containers import Containers
 from vgpurun.guard.counting import Counting
 from vgpurun.guard.holdings import Holdings
+from vgpurun.guard.launches import Launches
 from vgpurun.guard.listing import Listing
 from vgpurun.guard.membership import Membership
 from vgpurun.guard.processes import is_ending
 from vgpurun.guard.programs import Programs
 from vgpurun.guard.snapshot import Snapshot, by_container
 from vgpurun.inventory.guarded import Stopped
+
+Held: TypeAlias = Mapping[str, Mapping[int, int]]
+Pids: TypeAlias = Mapping[tuple[str, str], Sequence[int]]
 
 
 class GuardReader:
@@ -28,13 +33,14 @@ class GuardReader:
         self._listing = Listing(note)
         self._programs = Programs(Membership(self._listing))
         self._containers = Containers(self._listing, self._programs, stopped)
+        self._launches = Launches(clock, note)
         self._counting = Counting(self._programs, note)
+        self._grouped: tuple[object, tuple[Held, Pids]] | None = None  # and what it follows from
 
     def look(self) -> Snapshot | None:
-        """Return what there is now, or None where nothing is known.
+        """Return what there is now, or None where NVML does not answer.
 
-        That is where NVML does not answer, and before the engine first has: nobody's container could be named, and
-        what is remembered of them would be taken for over.
+        Before the engine first has, as where none runs, there are launches and slices, and nobody's container.
         """
         now_s = self._clock()
         boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -45,21 +51,35 @@ class GuardReader:
         self._counting.begin_look(pids)
         self._programs.keep(pids)
         self._list_containers(now_s)
-        if not self._listing.has_answered:
-            return None
-        programs = self._programs.by_pid
-        # A process that is gone by now holds nothing that anybody could take from it.
-        held = {uuid: {pid: size for pid, size in by_pid.items() if programs[pid].started_ticks}
-                for uuid, by_pid in held.items()}  # fmt: skip
+        launches = self._launches.read(self._programs)
+        holding, pids_of = self._group(held)
         return Snapshot(
-            now_s, self._holdings.gpus, held, programs, self._containers.read(), self._counting.counted_by,
-            self._holdings.utilization, is_ending, self._counting.is_counted_elsewhere, by_container(held, programs),
-            boot_s,
+            now_s, self._holdings.gpus, holding, self._programs.by_pid, {**self._containers.read(), **launches},
+            self._counting.counted_by,
+            self._holdings.utilization, is_ending, self._counting.is_counted_elsewhere, pids_of,
+            boot_s, {}, self._listing.has_answered,
         )  # fmt: skip
+
+    def _group(self, held: Held) -> tuple[Held, Pids]:
+        """Return what is held, and the processes by container, which are mostly as they were.
+
+        A process that is gone by now holds nothing that anybody could take from it.
+        """
+        programs = self._programs.by_pid
+        if self._grouped is None or self._grouped[0] != (held, programs):
+            alive = {uuid: {pid: size for pid, size in by_pid.items() if programs[pid].started_ticks}
+                     for uuid, by_pid in held.items()}  # fmt: skip
+            self._grouped = (held, programs), (alive, by_container(alive, programs))
+        return self._grouped[1]
+
+    @property
+    def pids(self) -> Set[int]:
+        """The processes that held memory of a GPU at the last look."""
+        return self._programs.by_pid.keys()
 
     def close(self) -> None:
         """Let go of all that it has open."""
-        for each in (self._holdings, self._programs, self._containers):
+        for each in (self._holdings, self._programs, self._containers, self._launches):
             each.close()
 
     def _list_containers(self, now_s: float) -> None:

@@ -17,8 +17,10 @@ from vgpurun.guard.daemon import Duty, Guard
 from vgpurun.guard.gpu_work import GpuWorkDuty
 from vgpurun.guard.hands import HANDS
 from vgpurun.guard.memory import MemoryDuty
+from vgpurun.guard.newcomers import Newcomers
 from vgpurun.guard.notice_file import tell
 from vgpurun.guard.outside import Allowed, OutsideDuty
+from vgpurun.guard.outside_slices import OutsideSlicesDuty, Slices
 from vgpurun.guard.reader import GuardReader, clock
 from vgpurun.guard.state import State
 from vgpurun.guard.switches import SWITCHES, Switches
@@ -26,12 +28,15 @@ from vgpurun.guard.upkeep import follow, let_held_run
 from vgpurun.host.gpus import Gpu, list_gpus
 from vgpurun.inventory.guarded import HOLD, WARN, Action, Done
 from vgpurun.suspend.agent.agent import Agent
+from vgpurun.util.background import Background
 from vgpurun.util.choices import GUARD_SWITCHES
 from vgpurun.util.printable import printable
 from vgpurun.util.threads import ended_by_errors
 
 REFRESH_INTERVAL_S = 0.5
+NEWCOMERS_INTERVAL_S = 0.1
 _LEAST_WAIT_S = 0.001
+_TELLING_TAKES_S = 0.5  # at most: users name folders on servers that do not answer
 
 
 class Waiter(Protocol):
@@ -50,7 +55,7 @@ def say_to_journal(message: str) -> None:
         say(message)
 
 
-def duties_of(settings: dict[str, Any], state: State, switches: Switches) -> Sequence[Duty]:
+def duties_of(settings: dict[str, Any], slices: Slices, state: State, switches: Switches) -> Sequence[Duty]:
     """Return all that the guard sees to, as it is configured."""
     return (
         MemoryDuty(
@@ -61,6 +66,7 @@ def duties_of(settings: dict[str, Any], state: State, switches: Switches) -> Seq
             state.memory_of(OutsideDuty.name), state, settings["outside"], settings["outside_grace"],
             Allowed(settings["users"], settings["programs"]),
         ),
+        OutsideSlicesDuty(state.memory_of(OutsideSlicesDuty.name), slices, switches),
     )  # fmt: skip
 
 
@@ -79,18 +85,20 @@ class Running:
     """A guard that runs: it looks at its times until it is told to end."""
 
     def __init__(
-        self, settings: dict[str, Any], say: Callable[[str], None] = say_to_journal, libcuda: str = "libcuda.so.1"
-    ) -> None:
+        self, settings: dict[str, Any], slices: Slices, say: Callable[[str], None] = say_to_journal,
+        libcuda: str = "libcuda.so.1",
+    ) -> None:  # fmt: skip
         """Raises GuardError, also where another guard runs. `libcuda` is the driver's library."""
         if os.geteuid() != 0:
             raise GuardError("the guard acts on containers of all users and needs root: sudo vgpurun guard")
         self._say = say
         self._state = State(say)
         self._switches = Switches(self._state.memory_of(SWITCHES), self._state.write, self._note, libcuda)
-        duties = duties_of(settings, self._state, self._switches)
+        duties = duties_of(settings, slices, self._state, self._switches)
         hands = {verb: hand for each in duties for verb, hand in each.hands.items()}
         self._guard = Guard(self._state, duties, {**HANDS, **hands}, say, self._tell)
         self._reader = GuardReader(self._state.stopped, self._guard.note, clock)
+        self._newcomers = Newcomers(clock)
         self._gpus: list[Gpu] = []  # the agent's too; filled once
         self._suspensions = Agent(self._gpus, libcuda, say, self._warn_of_end)
 
@@ -105,9 +113,11 @@ class Running:
         with ended_by_errors() as ended, ExitStack() as closing:  # each is closed, whatever another raises
             closing.callback(self._state.close)
             closing.callback(self._reader.close)
+            closing.callback(self._newcomers.close)
             self._guard.resume()
             let_held_run(self._state)
             self._switches.put_back(self._switches.off)  # by a guard before this one
+            self._switches.set_slices({})
             self._suspensions.start()
             closing.callback(self._suspensions.stop)
             closing.callback(self._switches.close)
@@ -115,16 +125,19 @@ class Running:
             self._run(ending, ended)
 
     def _run(self, ending: Waiter, ended: Sequence[str]) -> None:
-        refresh_at_s = clock()
+        refresh_at_s = news_at_s = clock()
         while not ended:
-            now_s = clock()
-            if now_s >= refresh_at_s:
+            now_s, is_news = clock(), False
+            if now_s >= news_at_s:  # not at each tick: those of held containers are many
+                news_at_s = now_s + NEWCOMERS_INTERVAL_S
+                is_news = self._newcomers.are_expected(self._reader.pids)
+            if now_s >= refresh_at_s or is_news:
                 self.look()
                 # Not in step with anything: a program that is on the GPU between two looks would always be.
                 refresh_at_s = now_s + REFRESH_INTERVAL_S * random.uniform(0.6, 1.4)
             self._guard.tick(clock())
             refresh_at_s, next_s = self._guard.next_s(refresh_at_s)
-            if ending.wait(max(next_s - clock(), _LEAST_WAIT_S)):
+            if ending.wait(max(min(next_s, news_at_s) - clock(), _LEAST_WAIT_S)):
                 return
         raise GuardError(f"{ended[0]}; without it the guard would do but a part of its work, and ends")
 
@@ -158,7 +171,11 @@ class Running:
     def _tell(self, done: Done) -> None:
         if not done.action.folder:
             return
+        telling = Background(lambda: tell(Path(done.action.folder), done))
         try:
-            tell(Path(done.action.folder), done)
+            if telling.has_ended(_TELLING_TAKES_S):
+                telling.result()
+            else:
+                self._say(f"warning: container {done.action.name} cannot be notified: its folder does not answer")
         except OSError as error:
             self._say(f"warning: container {done.action.name} cannot be notified: {error.strerror}")

@@ -34,7 +34,8 @@ class Contained(NamedTuple):
 
     `slice_name` is the slice that it has joined without limits of its own. `around` has the quotas of the shares that
     it is a part of, with limits of its own, by what each is called: "slice NAME", or "share FOLDER".
-    `run` tells one start of it from the next. `is_paused`: by the engine, whose affair it is then.
+    `run` tells one start of it from the next. `is_paused`: by the engine, whose affair it is then. `is_launch`: of
+    `vgpurun local`, by which its user names the folder.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Contained(NamedTuple):
     slice_name: str = ""
     is_paused: bool = False
     around: Mapping[str, Mapping[str, Quota]] = {}
+    is_launch: bool = False
 
 
 class Snapshot(NamedTuple):
@@ -55,7 +57,8 @@ class Snapshot(NamedTuple):
     `counted_by` returns the PIDs that the library counts in a container, or None where its usage cannot be read, and
     `utilization` how much of a GPU's time each process has used of late, in percent. `is_ending` says whether a
     process is about to end, which may hold memory for some time yet, `is_counted_elsewhere` whether the library counts
-    one that is in no container of vgpurun's. `pids` is as by_container() returns it.
+    one that is in no container of vgpurun's. `pids` is as by_container() returns it. Before the engine has answered,
+    as where none runs, none of `containers` is listed but launches: of others nothing follows from their absence.
     """
 
     now_s: float
@@ -69,10 +72,17 @@ class Snapshot(NamedTuple):
     is_counted_elsewhere: Callable[[int], bool]
     pids: Mapping[tuple[str, str], Sequence[int]]
     boot_s: float  # CLOCK_BOOTTIME at the look
+    unseen: dict[tuple[str, str], list[int]]  # as unseen_of() has returned them, by container and GPU
+    are_listed: bool = True
 
     def age_s(self, pid: int) -> float:
         """Return for how long a process has been there."""
         return self.boot_s - self.programs[pid].started_ticks / _TICKS
+
+    def younger_than(self, age_s: float) -> list[int]:
+        """Return the processes that have been there for less than that."""
+        least_ticks = (self.boot_s - age_s) * _TICKS
+        return [pid for pid, each in self.programs.items() if each.started_ticks > least_ticks]
 
     @property
     def silent(self) -> set[str]:
@@ -84,10 +94,17 @@ class Snapshot(NamedTuple):
         return self.pids.get((container, uuid), ())
 
     def unseen_of(self, container: Contained, uuid: str) -> list[int]:
-        """Return those of them that the library does not see; none where its usage cannot be read."""
-        pids = self.pids_of(container.id, uuid)
-        counted = self.counted_by(container) if pids else frozenset()
-        return [] if counted is None else [pid for pid in pids if pid not in counted and not self.is_ending(pid)]
+        """Return those of them that the library does not see; none where its usage cannot be read.
+
+        The kernel is asked once at a look, since several duties want to know.
+        """
+        key = container.id, uuid
+        if key not in self.unseen:
+            pids = self.pids_of(*key)
+            counted = self.counted_by(container) if pids else frozenset()
+            uncounted = [] if counted is None else [pid for pid in pids if pid not in counted]
+            self.unseen[key] = [pid for pid in uncounted if not self.is_ending(pid)]
+        return self.unseen[key]
 
 
 class Derived(Generic[Found]):

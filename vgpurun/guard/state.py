@@ -26,9 +26,11 @@ _MOST_RECORD_BYTES = 4 << 20  # of one file of actions, some ten thousand
 
 def about(container: Contained, verb: str, cause: str, words: str, gpu: str = "") -> Action:
     """Return an action on a container."""
+    around = [share.removeprefix("slice ") for share in container.around if share.startswith("slice ")]
     return Action(
         verb, cause, words, container.name, container.user, container.id, str(container.cgroup.folder),
         container.cgroup.is_unified, container.run, str(container.folder), gpu,
+        slices=",".join(filter(None, [container.slice_name, *around])),
     )  # fmt: skip
 
 
@@ -94,7 +96,7 @@ class State:
     def _set_stopped(self, action: Action, at_s: float) -> None:
         if action.container and action.verb in STOPPING:
             self.stopped[action.container] = Stopped(
-                action.verb, action.cause, at_s, action.cgroup, action.is_unified, action.run
+                action.verb, action.cause, at_s, action.cgroup, action.is_unified, action.run, action.slices
             )
         elif action.verb in (guarded.THAW, guarded.RELEASE, guarded.KILL):
             self.stopped.pop(action.container, None)

@@ -9,20 +9,21 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import vgpurun
 from vgpurun.errors import ChannelError
-from vgpurun.guard.switch_keeper import KEEP, OFF, ON, READY
+from vgpurun.guard.switch_keeper import KEEP, OFF, ON, READY, SLICE
 from vgpurun.util.process_identity import ProcessIdentity
 
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from vgpurun.guard.switch_keeper import main; main(sys.argv[2])"
 SWITCHES = "switches"  # the name of their memory
 _ANSWER_TAKES_S = 5.0
-_MOST_BYTES = 4096  # of an answer
-_REMEMBERED = "off"
+_MOST_AT_ONCE = 64  # questions; their answers have to fit into a pipe
+_PIECE_BYTES = 4096
+_REMEMBERED, _SLICED = "off", "sliced"
 
 
 class Switches:
@@ -43,85 +44,105 @@ class Switches:
         self._killed: list[subprocess.Popen[bytes]] = []  # those that may not have ended yet
         self._owed: set[ProcessIdentity] = set()  # what is to be put back as soon as it can be
         self.off = {ProcessIdentity(*each) for each in memory.get(_REMEMBERED, [])}
+        # Those whose time slice may be another than the driver's own, and what it is; 0 where a guard before set it.
+        self._slices_us = {ProcessIdentity(*each): 0 for each in memory.get(_SLICED, [])}
 
-    def take_off(self, processes: Iterable[ProcessIdentity]) -> bool:
+    def take_off(self, processes: Iterable[ProcessIdentity]) -> set[ProcessIdentity]:
         """Take processes off their GPUs, with what they have made there since the last time.
 
-        Return whether all are off that live; none is that cannot be written down.
+        Return those that are off, or have ended; none is that cannot be written down.
         """
         wanted = set(processes)
         self._owed -= wanted
         if not wanted <= self.off:
-            self._remember(self.off | wanted)
-        return self._done(OFF, wanted & self.off) == wanted
+            self._remember_off(self.off | wanted)
+        return self._done(OFF, wanted & self.off)
 
-    def let_run(self, processes: Iterable[ProcessIdentity]) -> bool:
-        """Let processes run that are taken off again soon: until put_back() they may be off, as is written down.
-
-        Return whether all do that live.
-        """
-        wanted = self.off & set(processes)
-        return self._done(ON, wanted) == wanted
+    def let_run(self, processes: Iterable[ProcessIdentity]) -> None:
+        """Let processes run that are taken off again soon: until put_back() they may be off, as is written down."""
+        self._done(ON, self.off & set(processes))
 
     def put_back(self, processes: Iterable[ProcessIdentity]) -> None:
         """Put back those of them that are off, and what could not be put back before."""
         self._owed |= self.off & set(processes)
         back = self._done(ON, self._owed)
         if back:
-            self._remember(self.off - back)
+            self._remember_off(self.off - back)
         self._owed &= self.off
+
+    def set_slices(self, slices_us: Mapping[ProcessIdentity, int]) -> None:
+        """Give these processes time slices, also for what they have made since, and all others the driver's own."""
+        wanted = dict(slices_us)
+        others = self._slices_us.keys() - wanted.keys()
+        if not wanted.keys() <= self._slices_us.keys() and not self._remember(_SLICED, {*wanted, *self._slices_us}):
+            wanted = {}
+        self._slices_us |= wanted
+        back = {process for process in others if self._done(SLICE, [process], 0)}
+        for process, slice_us in wanted.items():
+            self._done(SLICE, [process], slice_us)
+        if back and self._remember(_SLICED, self._slices_us.keys() - back):
+            self._slices_us = {each: slice_us for each, slice_us in self._slices_us.items() if each not in back}
 
     def close(self) -> None:
         """Put all back, and end the keeper."""
         self.put_back(self.off)
+        self.set_slices({})
         self._let_keeper_go()
 
-    def _remember(self, off: set[ProcessIdentity]) -> None:
+    def _remember_off(self, off: set[ProcessIdentity]) -> None:
         """Write down what may be off from now on; where that fails, it stays what it was."""
-        before = self._memory.get(_REMEMBERED, [])
-        self._memory[_REMEMBERED] = sorted(off)
+        if self._remember(_REMEMBERED, off):
+            self.off = off
+
+    def _remember(self, name: str, processes: Iterable[ProcessIdentity]) -> bool:
+        before = self._memory.get(name, [])
+        self._memory[name] = sorted(processes)
         try:
             self._keep()
         except OSError as error:
-            self._memory[_REMEMBERED] = before
+            self._memory[name] = before
             self.note(SWITCHES, f"nothing more is taken off its GPU, since that cannot be written: {error.strerror}")
-            return
-        self.off = off
+            return False
         self.note(SWITCHES, "")
+        return True
 
-    def _done(self, verb: str, processes: Iterable[ProcessIdentity]) -> set[ProcessIdentity]:
+    def _done(self, verb: str, processes: Iterable[ProcessIdentity], *more: int) -> set[ProcessIdentity]:
         """Return those for which it is done. What fails for one is done for the others, unless no keeper answers."""
-        done = set()
+        wanted, done = list(processes), set()
         try:
-            for each in processes:
-                if self._is_done(verb, each):
-                    done.add(each)
+            for first in range(0, len(wanted), _MOST_AT_ONCE):
+                some = wanted[first : first + _MOST_AT_ONCE]
+                lines = [" ".join(map(str, (verb, each.pid, each.started_ticks, *more))) for each in some]
+                answers = zip(some, self._ask_twice(lines), strict=True)
+                done |= {each for each, answer in answers if self._is_done(each, answer)}
                 self.note("keeper", "")
         except (ChannelError, OSError) as error:
             self.note("keeper", str(error))
         return done
 
-    def _is_done(self, verb: str, process: ProcessIdentity) -> bool:
-        """Whether it is done, as nothing is to what has ended. Raises ChannelError where none answers, and OSError."""
-        answer = self._ask_twice(verb, process)
+    def _is_done(self, process: ProcessIdentity, answer: str) -> bool:
+        """Whether it is done, as nothing is to what has ended."""
         trouble = answer[2:] if answer.startswith("!") else ""
         is_failed = bool(trouble) and process.is_alive()
         self.note(f"channels of {process.pid}", trouble if is_failed else "")
         return not is_failed
 
-    def _ask_twice(self, verb: str, process: ProcessIdentity) -> str:
+    def _ask_twice(self, lines: Sequence[str]) -> list[str]:
         """Ask a second keeper where the first has ended. Raises ChannelError where neither answers, and OSError."""
         try:
-            return self._ask(verb, process)
+            return self._ask(lines)
         except (ChannelError, OSError):
-            return self._ask(verb, process)
+            return self._ask(lines)
 
-    def _ask(self, verb: str, process: ProcessIdentity) -> str:
-        """Raises ChannelError where the keeper does not answer, and OSError; then it is killed."""
+    def _ask(self, lines: Sequence[str]) -> list[str]:
+        """Ask all of it at once: a question alone costs both processes more than what is done about it.
+
+        Raises ChannelError where the keeper does not answer, and OSError; then it is killed.
+        """
         try:
             if self._keeper is None:
                 self._start()
-            return self._answer(f"{verb} {process.pid} {process.started_ticks}\n")
+            return self._answers(lines)
         except (ChannelError, OSError):
             self._kill_keeper()
             raise
@@ -133,23 +154,33 @@ class Switches:
         self._keeper = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
         )
-        greeting = self._answer("")
+        (greeting,) = self._read(1)
         if greeting != READY:
             raise ChannelError(greeting.removeprefix("! "))
         for each in self.off:
-            self._answer(f"{KEEP} {each.pid} {each.started_ticks}\n")
+            self._answers([f"{KEEP} {each.pid} {each.started_ticks}"])
+        for each, slice_us in self._slices_us.items():
+            self._answers([f"{SLICE} {each.pid} {each.started_ticks} {slice_us}"])
 
-    def _answer(self, line: str) -> str:
-        """Return the keeper's answer, which it writes at once. Raises ChannelError, and OSError."""
+    def _answers(self, lines: Sequence[str]) -> list[str]:
+        """Return the keeper's answers. Raises ChannelError, and OSError."""
         assert self._keeper is not None
         assert self._keeper.stdin is not None
+        self._keeper.stdin.write("".join(f"{line}\n" for line in lines).encode())
+        return self._read(len(lines))
+
+    def _read(self, count: int) -> list[str]:
+        """Return the keeper's next lines. Raises ChannelError, and OSError."""
+        assert self._keeper is not None
         assert self._keeper.stdout is not None
-        self._keeper.stdin.write(line.encode())
-        if not select.select([self._keeper.stdout], [], [], _ANSWER_TAKES_S)[0]:
-            raise ChannelError("the driver does not answer")
-        if not (answer := os.read(self._keeper.stdout.fileno(), _MOST_BYTES)):
-            raise ChannelError("the process that switches channels has ended")
-        return answer.decode(errors="replace").strip()
+        answers = b""
+        while answers.count(b"\n") < count:
+            if not select.select([self._keeper.stdout], [], [], _ANSWER_TAKES_S)[0]:
+                raise ChannelError("the driver does not answer")
+            if not (piece := os.read(self._keeper.stdout.fileno(), _PIECE_BYTES)):
+                raise ChannelError("the process that switches channels has ended")
+            answers += piece
+        return answers.decode(errors="replace").split("\n")[:count]
 
     def _let_keeper_go(self) -> None:
         """Have it put back what is off, and end."""

@@ -7,7 +7,7 @@ from vgpurun.errors import CgroupError
 from vgpurun.guard.hands import let_dying_go
 from vgpurun.guard.state import State
 from vgpurun.host.freezer import run_of
-from vgpurun.inventory.guarded import FREEZE, HOLD
+from vgpurun.inventory.guarded import FREEZE, HOLD, is_launch
 
 
 def let_held_run(state: State) -> None:
@@ -24,13 +24,15 @@ def follow(state: State, say: Callable[[str], None]) -> None:
     Raises OSError.
     """
     for container, stopped in list(state.stopped.items()):
+        cgroup = stopped.cgroup
         try:
-            if run_of(stopped.cgroup) != stopped.run:
+            if run_of(cgroup) != stopped.run:
                 state.forget(container)  # it has ended, or was started again
-            elif stopped.verb == FREEZE and not stopped.cgroup.is_frozen():
-                say(f"container {container[:12]} was thawed by somebody else")
+            elif stopped.verb == FREEZE and not cgroup.is_frozen():
+                shown = f"process {container}" if is_launch(container) else f"container {container[:12]}"
+                say(f"{shown} was thawed by somebody else")
                 state.forget(container)
             else:
-                let_dying_go(stopped.cgroup)
+                let_dying_go(cgroup)
         except CgroupError:
             continue  # it ended just now

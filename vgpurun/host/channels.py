@@ -1,9 +1,9 @@
-"""A process's work on the GPUs, taken off them and put back from outside, whatever the process has loaded.
+"""Switches a process's work on the GPUs off and on from outside, whatever the process has loaded.
 
-Its channels are objects of the driver's resource manager, and obey the process's open /dev/nvidiactl, which root can
-have by pidfd_getfd. The numbers by which they are asked for are looked for: the client's in the process's own memory,
-since for a wrong one the driver may write a line to the kernel's log, and those of its objects by asking the client
-itself. Requests and numbers are those of NVIDIA's open kernel modules (src/common/sdk/nvidia/inc, nvos.h and ctrl/).
+Its channels are objects of the driver's resource manager, and obey the process's open /dev/nvidiactl, which root gets
+by pidfd_getfd. Requests need object numbers. The client's number is searched for in the process's own memory, since
+for a wrong one the driver may write a line to the kernel's log; the client itself tells the numbers of its objects.
+Requests and numbers are those of NVIDIA's open kernel modules (src/common/sdk/nvidia/inc, nvos.h and ctrl/).
 """
 
 import ctypes
@@ -24,13 +24,19 @@ from vgpurun.util.process_identity import ProcessIdentity
 
 _DEVICE = os.makedev(195, 255)  # /dev/nvidiactl
 _NAME = "nvidiactl"
-_MOST_FILES = 64  # of a process
+_NO_FOLDER = -100  # AT_FDCWD
+_MOST_FILES = 64  # descriptors of a process
 _F_GET_SEALS = 1034
 _KCMP, _KCMP_FILE = {"x86_64": 312, "aarch64": 272}, 0
 
 _NO_REQUEST = 0x4600  # _IO('F', 0)
 _CONTROL = 0xC020462A  # _IOWR('F', 0x2a, the 32 bytes of _CALL)
 _CALL = struct.Struct("=4IQ2I")  # client, object, command, flags, parameters, their size, status
+_MAKE = 0xC030462B
+_MAKING = struct.Struct("=4I2Q3I4x")  # client, parent, object, class, parameters, rights, size, flags, status
+_MAP = 0xC038464E
+_MAPPING = struct.Struct("=3I4x3Q2Ii4x")  # client, device, memory, offset, length, address, status, flags, file
+_READ_ONLY = 1
 _OK, _INVALID_CLIENT, _NOT_FOUND, _NOT_CALLED = 0, 0x23, 0x57, -1
 
 _GET_HANDLE_INFO = 0xD02  # NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO
@@ -40,14 +46,19 @@ _SUBDEVICE = 0x2080
 _FIRST_OBJECT = 0x5C000000  # libcuda numbers its objects upwards from there
 _MOST_OBJECTS = 1 << 16
 _MOST_UNUSED = 512  # numbers in a row; there are no objects behind them
+_FEW_UNUSED = 64  # behind which there hardly are any
 
 _DISABLE_CHANNELS = 0x2080110B  # NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS
 _CHANNELS_OF_CALL = 64
 _SWITCH = struct.Struct(f"=B3xI8xQ{_CHANNELS_OF_CALL}I{_CHANNELS_OF_CALL}I")  # off, count, event, clients, channels
 
+_GROUP = 0xA06C
+_SET_TIMESLICE, _GET_TIMESLICE = 0xA06C0103, 0xA06C0104
+DEFAULT_SLICE_US, _COPY_SLICE_US = 2048, 1024  # the driver's, of the compute engine and of copy engines
+
 _CLIENT = re.compile(rb"[\xd0-\xdf]\xc1")  # the upper half of 0xc1d00000 and what follows
 _MOST_WRONG = 8  # numbers that no file of a process knows as a client: the driver may write a line for each
-_PIECE_BYTES, _MOST_BYTES = 1 << 20, 1 << 28  # of memory that is looked through
+_PIECE_BYTES, _MOST_BYTES = 1 << 20, 1 << 28  # memory that is searched
 
 
 class Driver:
@@ -56,22 +67,51 @@ class Driver:
     def __init__(self, libcuda: str = "libcuda.so.1") -> None:
         """Raises ChannelError. `libcuda`: its ioctl, or that of what it is linked with, is used."""
         try:
-            self._ioctl = ctypes.CDLL(libcuda, use_errno=True).ioctl
+            library = ctypes.CDLL(libcuda, use_errno=True)
+            self._ioctl, self._open = library.ioctl, library.openat
         except OSError as error:
             raise ChannelError(f"the driver cannot be loaded: {error}") from None
         self._ioctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
         self._call, self._parameters = bytearray(_CALL.size), bytearray(_SWITCH.size)  # once: there are many calls
         self._call_at = ctypes.addressof(ctypes.c_char.from_buffer(self._call))
+        self._status = ctypes.c_uint32.from_buffer(self._call, _CALL.size - 4)
         self._parameters_at = ctypes.addressof(ctypes.c_char.from_buffer(self._parameters))
 
     def control(self, file: int, client: int, target: int, command: int, parameters: bytes) -> tuple[int, bytes]:
         """Return the driver's status, and what it has made of the parameters: 536 bytes at most."""
         size = len(parameters)
         self._parameters[:size] = parameters
-        _CALL.pack_into(self._call, 0, client, target, command, 0, self._parameters_at, size, 0)
+        at = self._parameters_at if size else 0  # the driver refuses a place for nothing
+        _CALL.pack_into(self._call, 0, client, target, command, 0, at, size, 0)
         if self._ioctl(file, _CONTROL, self._call_at):
             return _NOT_CALLED, parameters
         return _CALL.unpack_from(self._call)[-1], bytes(self._parameters[:size])
+
+    def open_control(self) -> int:
+        """Open the control device: a client of its own may be made by it. Raises ChannelError."""
+        file = self._open(_NO_FOLDER, b"/dev/nvidiactl", os.O_RDWR | os.O_CLOEXEC)
+        if file < 0:
+            raise ChannelError(f"the driver's control device cannot be opened: {os.strerror(ctypes.get_errno())}")
+        return int(file)
+
+    def make(self, file: int, client: int, parent: int, handle: int, class_: int, parameters: bytes) -> int:
+        """Make an object; return its handle, which the driver chooses for 0. Raises ChannelError."""
+        size = len(parameters)
+        given = ctypes.create_string_buffer(parameters, size)
+        call = bytearray(_MAKING.pack(client, parent, handle, class_, ctypes.addressof(given), 0, size, 0, 0))
+        refused = self._ioctl(file, _MAKE, ctypes.addressof(ctypes.c_char.from_buffer(call)))
+        *_, made, _, _, _, _, _, status = _MAKING.unpack(call)
+        if refused or status:
+            raise ChannelError(f"the driver makes no object of class {class_:#x}: {status:#x}")
+        return int(made)
+
+    def map_memory(self, file: int, client: int, memory: int, size: int, into: int) -> None:
+        """Let an open file of the control device be mapped as a memory object. Raises ChannelError."""
+        call = bytearray(_MAPPING.pack(client, client, memory, 0, size, 0, 0, _READ_ONLY, into))
+        refused = self._ioctl(file, _MAP, ctypes.addressof(ctypes.c_char.from_buffer(call)))
+        *_, status, _, _ = _MAPPING.unpack(call)
+        if refused or status:
+            raise ChannelError(f"the driver does not map memory: {status:#x}")
 
     def look_up(self, file: int, client: int, handle: int, index: int) -> int | None:
         """Return the parent or the class of an object, or None where there is none. Raises ChannelError."""
@@ -80,6 +120,21 @@ class Driver:
         if status == _NOT_CALLED:
             raise ChannelError("the driver cannot be asked for channels")
         return int(_HANDLE_INFO.unpack(found)[2]) & 0xFFFFFFFF if status == _OK else None
+
+    def first_object(self, file: int, client: int, handles: Sequence[int]) -> int | None:
+        """Return the first of these numbers that is an object's, or None. Raises ChannelError.
+
+        Nearly none is, and there are hundreds each second, so the call is laid out once for all of them.
+        """
+        _CALL.pack_into(self._call, 0, client, client, _GET_HANDLE_INFO, 0, self._parameters_at, _HANDLE_INFO.size, 0)
+        ask, at, asked, lay_out = self._ioctl, self._call_at, self._parameters, _HANDLE_INFO.pack_into
+        for handle in handles:
+            lay_out(asked, 0, handle, _CLASS, 0)
+            if ask(file, _CONTROL, at):
+                raise ChannelError("the driver cannot be asked for channels")
+            if self._status.value == _OK:
+                return handle
+        return None
 
     def answers(self, file: int) -> bool:
         """Whether the driver, and not the kernel, answers on a memory file: the simulated one does on its own."""
@@ -100,6 +155,17 @@ class _Object(NamedTuple):
         return self.class_ & 0xFF == 0x6F and 0xA000 < self.class_ < 0xE000
 
 
+class _Switching(NamedTuple):
+    """How a client's channels are switched: each call goes to a subdevice, and has parameters for on and for off.
+
+    `are_all`: no channel is left out, as one would be that belongs to no subdevice.
+    """
+
+    channels: int
+    are_all: bool
+    calls: Sequence[tuple[int, tuple[bytes, bytes]]]
+
+
 class _Client:
     """The objects that a client of the driver has allocated, as far as they are known. `file` is its descriptor."""
 
@@ -108,51 +174,90 @@ class _Client:
         self._file = file
         self._handle = handle
         self._objects: dict[int, _Object] = {}
-        self._last = _FIRST_OBJECT  # that has been found
+        self._known: _Switching | None = None  # None: not worked out yet
+        self._last = _FIRST_OBJECT  # the last object found
 
-    def look(self) -> bool:
+    def look(self, most_unused: int = _MOST_UNUSED) -> bool:
         """Find what has been allocated since the last time; return whether there are channels among it.
 
         Raises ChannelError.
         """
         handle = self._last
         are_new = False
-        while handle - self._last < _MOST_UNUSED and handle < _FIRST_OBJECT + _MOST_OBJECTS:
-            handle += 1
+        while (found := self._next(handle, most_unused)) is not None:
+            handle = found
             class_ = self._driver.look_up(self._file, self._handle, handle, _CLASS)
             parent = self._driver.look_up(self._file, self._handle, handle, _PARENT) if class_ is not None else None
             if class_ is not None and parent is not None:
                 self._objects[handle] = _Object(parent, class_)
+                self._known = None
                 are_new |= self._objects[handle].is_channel
                 self._last = handle
         return are_new
+
+    def _next(self, handle: int, most_unused: int) -> int | None:
+        """Return the next number that is an object's, up to so many behind the last object."""
+        end = min(self._last + most_unused, _FIRST_OBJECT + _MOST_OBJECTS)
+        return self._driver.first_object(self._file, self._handle, range(handle + 1, end + 1))
 
     def forget_freed(self) -> None:
         """Forget what is there no more. Raises ChannelError."""
         for handle in list(self._objects):
             if self._driver.look_up(self._file, self._handle, handle, _CLASS) is None:
                 del self._objects[handle]
+                self._known = None
 
     def switch(self, off: bool) -> int:
-        """Return the driver's status: of a list with a channel that is freed by now, nothing is switched.
+        """Switch all channels, or none if one of them is freed by now; return the driver's status.
 
         A channel that belongs to no subdevice cannot be switched, and counts as refused.
         """
-        for subdevice, channels in self._by_subdevice().items():
-            for first in range(0, len(channels), _CHANNELS_OF_CALL):
-                status = self._switch(subdevice, channels[first : first + _CHANNELS_OF_CALL], off)
-                if status != _OK:
-                    return status
-        are_all = self.count() == sum(each.is_channel for each in self._objects.values())
-        return _OK if are_all else _NOT_FOUND
+        switching = self._switching()
+        for subdevice, parameters in switching.calls:
+            status = self._driver.control(self._file, self._handle, subdevice, _DISABLE_CHANNELS, parameters[off])[0]
+            if status != _OK:
+                return status
+        return _OK if switching.are_all else _NOT_FOUND
 
-    def _switch(self, subdevice: int, channels: Sequence[int], off: bool) -> int:
+    def set_slice(self, slice_us: int) -> int:
+        """Set for how long each group has the GPU at a time; return the driver's first status that is no success."""
+        statuses = [self._set_slice(group, slice_us) for group in self._groups()]
+        return next((each for each in statuses if each != _OK), _OK)
+
+    def _set_slice(self, group: int, slice_us: int) -> int:
+        asked = slice_us.to_bytes(8, "little")
+        return self._driver.control(self._file, self._handle, group, _SET_TIMESLICE, asked)[0]
+
+    def _groups(self) -> list[int]:
+        """Return the groups of the compute engine; those of copy engines have the driver's own slice for these."""
+        groups = [handle for handle, each in self._objects.items() if each.class_ == _GROUP]
+        return [each for each in groups if self._slice_us(each) not in (None, _COPY_SLICE_US)]
+
+    def _slice_us(self, group: int) -> int | None:
+        status, found = self._driver.control(self._file, self._handle, group, _GET_TIMESLICE, bytes(8))
+        return int.from_bytes(found, "little") if status == _OK else None
+
+    def _switching(self) -> _Switching:
+        """Work it out once for the same objects: a process that is held is switched twenty times a second."""
+        if self._known is None:
+            found = self._find_channels()
+            count = sum(map(len, found.values()))
+            are_all = count == sum(each.is_channel for each in self._objects.values())
+            pieces = [
+                (subdevice, channels[first : first + _CHANNELS_OF_CALL])
+                for subdevice, channels in found.items() for first in range(0, len(channels), _CHANNELS_OF_CALL)
+            ]  # fmt: skip
+            self._known = _Switching(count, are_all, [(each, self._parameters(those)) for each, those in pieces])
+        return self._known
+
+    def _parameters(self, channels: Sequence[int]) -> tuple[bytes, bytes]:
+        """Return those that switch channels on, and off."""
         rest = [0] * (_CHANNELS_OF_CALL - len(channels))
         clients = [self._handle] * len(channels)
-        parameters = _SWITCH.pack(off, len(channels), 0, *clients, *rest, *channels, *rest)
-        return self._driver.control(self._file, self._handle, subdevice, _DISABLE_CHANNELS, parameters)[0]
+        words = (len(channels), 0, *clients, *rest, *channels, *rest)
+        return _SWITCH.pack(False, *words), _SWITCH.pack(True, *words)
 
-    def _by_subdevice(self) -> dict[int, list[int]]:
+    def _find_channels(self) -> dict[int, list[int]]:
         of_device = {each.parent: handle for handle, each in self._objects.items() if each.class_ == _SUBDEVICE}
         found: dict[int, list[int]] = {}
         for handle, each in self._objects.items():
@@ -162,9 +267,13 @@ class _Client:
                 found.setdefault(of_device[device], []).append(handle)
         return found
 
+    def count_groups(self) -> int:
+        """Return how many groups there are whose time slice can be set."""
+        return len(self._groups())
+
     def count(self) -> int:
         """Return how many channels there are."""
-        return sum(map(len, self._by_subdevice().values()))
+        return self._switching().channels
 
 
 class ProcessChannels:
@@ -177,10 +286,13 @@ class ProcessChannels:
         self._clients: dict[int, _Client] = {}  # by the number of the file that each is a client of
         self._wrong: set[int] = set()  # numbers of no client of its files
 
-    def find(self) -> int:
-        """Look for all that is there; return how many channels there are now. Raises ChannelError."""
+    def find(self, is_quick: bool = False) -> int:
+        """Look for all that is there; return how many channels there are now. Raises ChannelError.
+
+        `is_quick`: a fifth of the questions, which miss what is behind many numbers of freed objects.
+        """
         for each in self._clients.values():
-            each.look()
+            each.look(_FEW_UNUSED if is_quick else _MOST_UNUSED)
         if not self._count():
             self._find_clients()
         return self._count()
@@ -193,9 +305,9 @@ class ProcessChannels:
         return all(_is_same_file(self.process.pid, number, file) for number, file in self._files.items())
 
     def switch(self, off: bool) -> int:
-        """Take its work off the GPUs, in the middle of a kernel, or put it back; return how many channels that were.
+        """Take its work off the GPUs, in the middle of a kernel, or put it back; return how many channels it has.
 
-        They are those that were found, at the first time or since. Raises ChannelError; to take off what has none, too.
+        Only channels that find() has found are switched. Raises ChannelError, also if there are none to take off.
         """
         if off and not self._clients:
             self.find()
@@ -206,6 +318,19 @@ class ProcessChannels:
                 if status := each.switch(off):
                     raise ChannelError(f"the driver refuses to switch process {self.process.pid}: {status:#x}")
         return self._count()
+
+    def set_slice(self, slice_us: int) -> int:
+        """Set for how long it has a GPU at a time while others want it too, for all that is found so far.
+
+        Returns for how many groups of channels that is. Raises ChannelError.
+        """
+        for each in self._clients.values():
+            if each.set_slice(slice_us) != _OK:
+                each.forget_freed()
+                each.look()
+                if status := each.set_slice(slice_us):
+                    raise ChannelError(f"the driver refuses process {self.process.pid} a time slice: {status:#x}")
+        return sum(each.count_groups() for each in self._clients.values())
 
     def _count(self) -> int:
         return sum(each.count() for each in self._clients.values())
@@ -276,7 +401,7 @@ def _is_control(file: int, driver: Driver) -> bool:
 
 
 def _is_same_file(pid: int, number: int, file: int) -> bool:
-    """Whether a process's descriptor is one of the very file that ours is of, opened at the same time (kcmp)."""
+    """Whether a process's descriptor and ours share one open file description (kcmp)."""
     libc = ctypes.CDLL(None)
     return bool(libc.syscall(_KCMP[os.uname().machine], pid, os.getpid(), _KCMP_FILE, number, file) == 0)
 

@@ -23,7 +23,7 @@ _CALLS = Path(__file__).with_name("checkpoint_calls.py")
 FIRST_DRIVER = 570
 _START_TAKES_S = 30.0
 _ANSWER_TAKES_S = 30.0  # besides the time that a lock is given
-_COPY_TAKES_S = 600.0  # of several hundred gigabytes through a slow host
+_COPY_TAKES_S = 600.0  # several hundred gigabytes through a slow host
 _MAY_BE_STOPPED_S = 5.0  # a process, within a call: the driver's part in it does nothing then
 _POLL_INTERVAL_S = 0.5
 _NAMES = {
@@ -117,7 +117,7 @@ class Checkpoints:
         if name := _name(code):
             raise CheckpointError(verb, pid, name)
 
-    @uninterrupted()  # what was asked is answered: the next answer would be taken for this one
+    @uninterrupted()  # a question is always answered: the next answer would be taken for this one
     def _ask(self, verb: str, pid: int, patience_s: float, *arguments: str) -> list[str]:
         helper = self._started()
         assert helper.stdin is not None

@@ -23,7 +23,7 @@ from vgpurun.host.gpus import Gpu
 from vgpurun.options import Mount
 
 CDI_KIND = "nvidia.com/gpu"
-LIMITS_KIND = "vgpurun.io/limits"  # of host/limits_device.py
+LIMITS_KIND = "vgpurun.io/limits"  # the device of host/limits_device.py
 
 _LIBRARIES = (
     "libcuda.so.1",
@@ -206,7 +206,7 @@ def _ldconfig_folders() -> list[str]:
     try:
         done = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False, timeout=_LDCONFIG_S)
     except subprocess.TimeoutExpired:
-        return []  # as where there is none
+        return []  # like a host without ldconfig
     listing = done.stdout
     return re.findall(r"libcuda\.so\.1 .*=> (/.*)/libcuda\.so\.1$", listing, re.MULTILINE)
 
@@ -257,7 +257,7 @@ def _read_specification(path: Path) -> Any:
     if path.suffix == ".json":
         return json.loads(text)
     if CDI_KIND not in text:
-        return {"kind": ""}  # it is of other devices
+        return {"kind": ""}  # describes other devices
     import yaml  # slow to import, and needed for CDI only
 
     try:

@@ -8,13 +8,14 @@ import os
 import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from vgpurun.errors import CgroupError
 from vgpurun.util.kernel_text import read_lines
+from vgpurun.util.process_identity import ProcessIdentity
 
 CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _UNIFIED = ""  # the controller of v2's line in /proc/PID/cgroup
@@ -88,6 +89,30 @@ class Cgroup:
         except OSError as error:
             raise CgroupError(f"process {pid} cannot be moved out of {self.folder}: {error.strerror}") from None
 
+    def can_be_frozen(self) -> bool:
+        """Whether it can: the first one of a hierarchy cannot."""
+        return (self.folder / ("cgroup.freeze" if self.is_unified else "freezer.state")).exists()
+
+    def take_in(self, process: ProcessIdentity) -> None:
+        """Move this very process into it; nothing happens if it has ended. Raises CgroupError.
+
+        The kernel takes its number. Where it ended meanwhile, and another process has that, that one is moved out.
+        """
+        with suppress(ProcessLookupError):
+            try:
+                with process.opened() as file:
+                    if file is None:
+                        return
+                    (self.folder / "cgroup.procs").write_text(str(process.pid))
+                    if not _is_there(file) and process.pid in self.pids():
+                        self.move_out(process.pid)
+            except ProcessLookupError:
+                raise
+            except OSError as error:
+                raise CgroupError(
+                    f"process {process.pid} cannot be moved into {self.folder}: {error.strerror}"
+                ) from None
+
     def _has_settled(self) -> bool:
         if self.is_unified:
             return "frozen 1" in self._read("cgroup.events")
@@ -106,6 +131,15 @@ class Cgroup:
             raise CgroupError(f"{self.folder / name} cannot be written: {error.strerror}") from None
 
 
+def _is_there(file: int) -> bool:
+    """Whether the process of a pidfd is there still, be it as a zombie: then no other one has its number."""
+    try:
+        signal.pidfd_send_signal(file, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def paths_of(pid: int, proc: Path = Path("/proc")) -> dict[str, str]:
     """Return the cgroup of a process in each hierarchy, by controller; that of v2 has no name. Raises OSError."""
     found = {}
@@ -122,19 +156,51 @@ def container_ids(paths: dict[str, str]) -> set[str]:
 
 def find(pid: int, container: str, proc: Path = Path("/proc")) -> Cgroup | None:
     """Return the cgroup of a container by one of its processes, or None where it has none that can be frozen."""
+    found = _cgroups_of(pid, lambda path: _path_of(container, path), proc)
+    return next((each for each in found if each.can_be_frozen()), None)
+
+
+def of_process(pid: int) -> Cgroup | None:
+    """Return the cgroup that a process is in, by which it could be frozen."""
+    return next(_cgroups_of(pid, lambda path: path), None)
+
+
+def made_below(pid: int, name: str) -> Cgroup:
+    """Return the cgroup of a name below a process's own, or that own one; it may be new. Raises CgroupError."""
+    for around in _cgroups_of(pid, lambda path: path):
+        if around.folder.name == name:
+            return around
+        made = Cgroup(around.folder / name, around.is_unified)
+        with suppress(OSError):
+            made.folder.mkdir(exist_ok=True)
+            if made.can_be_frozen():
+                return made
+            made.folder.rmdir()
+    raise CgroupError(f"no cgroup can be made for process {pid}")
+
+
+def remove_empty(beginning: str) -> None:
+    """Remove all cgroups of this host whose names begin so, and in which nothing is. Raises nothing."""
+    with suppress(OSError):
+        for root, _ in {*_mounts(Path("/proc")).values()}:
+            for place, names, _ in os.walk(root):
+                for name in names:
+                    if name.startswith(beginning):
+                        with suppress(OSError):  # something is in it
+                            Path(place, name).rmdir()
+
+
+def _cgroups_of(pid: int, path_in: Callable[[str], str | None], proc: Path = Path("/proc")) -> Iterator[Cgroup]:
+    """Yield the cgroups of a process that may be frozen, or be around such, as far as `path_in` says of their paths."""
     try:
         paths, mounts = paths_of(pid, proc), _mounts(proc)
     except OSError:
-        return None
+        return
     for controller in (_FREEZER, _UNIFIED):
         root, mounted_path = mounts.get(controller, (None, ""))
-        path = _path_of(container, paths.get(controller, ""))
-        if root is None or path is None:
-            continue
-        cgroup = Cgroup(root / os.path.relpath(path, mounted_path), controller == _UNIFIED)
-        if (cgroup.folder / ("cgroup.freeze" if cgroup.is_unified else "freezer.state")).exists():
-            return cgroup
-    return None
+        path = path_in(paths[controller]) if controller in paths else None
+        if root is not None and path is not None:
+            yield Cgroup(root / os.path.relpath(path, mounted_path), controller == _UNIFIED)
 
 
 def _path_of(container: str, path: str) -> str | None:

@@ -21,7 +21,7 @@ _NO_DRIVER = {
     nvml.NO_PERMISSION: "this user may not use the NVIDIA driver ({}); who may read and write /dev/nvidia*?",
 }
 _NO_DRIVER_AT_ALL = "no NVIDIA driver on this host ({}); does nvidia-smi work?"
-_kept_handles: dict[str, c_void_p] | None = None  # of whole GPUs, while NVML is kept open: until then they are good
+_kept_handles: dict[str, c_void_p] | None = None  # handles of whole GPUs, good while NVML is kept open
 _NOT_TOLD = "as under WSL2, and of a GPU whose memory is the host's, see docs/faq.md"
 
 
@@ -103,7 +103,7 @@ def read_use(gpus: Sequence[Gpu]) -> list[GpuUse]:
 @contextmanager
 def held_open() -> Iterator[None]:
     """Keep NVML initialised meanwhile, so that asking it again and again costs little. Raises GpuError at the start."""
-    global _kept_handles  # one for the process, as NVML itself is
+    global _kept_handles  # for the whole process, like NVML itself
     _initialise()
     _kept_handles = {}
     try:
@@ -111,7 +111,7 @@ def held_open() -> Iterator[None]:
     finally:
         _kept_handles = None
         with suppress(NvmlError):
-            nvml.shutdown()  # it counts those who have initialised it
+            nvml.shutdown()  # NVML counts its users
 
 
 @contextmanager

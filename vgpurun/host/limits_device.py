@@ -18,7 +18,8 @@ from vgpurun.errors import EnforceError
 from vgpurun.host.drivers import LIMITS_KIND, EngineFacts
 from vgpurun.util.atomic_file import atomic_file
 
-_HOOK = "vgpurun.cdi.hook"
+LIMITS_HOOK = "vgpurun.cdi.hook"
+_MOST_S = 300  # that an engine waits for a hook, which users of the host may hold up: twice what it waits itself
 
 
 def device_name(is_simulated: bool) -> str:
@@ -26,13 +27,17 @@ def device_name(is_simulated: bool) -> str:
     return f"{LIMITS_KIND}={'sim' if is_simulated else 'host'}"
 
 
-def hook(simulated_driver: Path | None) -> dict[str, Any]:
-    """Return the hook as a CDI specification has it. `simulated_driver` is the folder of one to use instead of NVML."""
+def hook(simulated_driver: Path | None, module: str = LIMITS_HOOK, *arguments: str) -> dict[str, Any]:
+    """Return the hook, or another module's with these arguments, as a CDI specification has it.
+
+    `simulated_driver` is the folder of one to use instead of NVML.
+    """
     python = os.path.abspath(sys.executable)  # noqa: PTH100 - resolved it would leave its virtual environment
     return {
         "hookName": "createRuntime",
         "path": python,
-        "args": [python, "-I", "-m", _HOOK, *([str(simulated_driver)] if simulated_driver else [])],
+        "args": [python, "-I", "-m", module, *arguments, *([str(simulated_driver)] if simulated_driver else [])],
+        "timeout": _MOST_S,
     }
 
 

@@ -75,7 +75,7 @@ class _Event(ctypes.Structure):
 
 def load(path: Path | str = "libnvidia-ml.so.1") -> None:
     """Take NVML from a file, or where the loader finds it; the first call has decided. Raises OSError."""
-    global _library  # one for the process, as NVML itself is
+    global _library  # for the whole process, like NVML itself
     if _library is None:
         _library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
         _library.nvmlErrorString.restype = c_char_p

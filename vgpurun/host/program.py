@@ -12,8 +12,8 @@ from vgpurun.host.elf import NotElfError, read_program
 from vgpurun.options.mount_targets import PRELOAD_FILES
 from vgpurun.util.printable import printable
 
-_MOST_SCRIPTS = 5  # that run one another, as in the kernel
-_MOST_LINE_BYTES = 256  # of a script's first line, likewise
+_MOST_SCRIPTS = 5  # scripts that run one another; the kernel's limit
+_MOST_LINE_BYTES = 256  # a script's first line, likewise
 _PRELOADS = tuple(path.encode() for path in PRELOAD_FILES)
 _SANITIZERS = ("libasan.so", "libclang_rt.asan")
 

@@ -17,7 +17,7 @@ from vgpurun.limits.driver_wall import settle
 # By a container's id and a GPU's UUID: what the driver itself holds it to.
 DriverLimits: TypeAlias = Mapping[tuple[str, str], MemoryLimits]
 
-_ID_LENGTH = 64  # of a container
+_ID_LENGTH = 64  # a container's
 
 
 def cgroups_of(ids: Collection[str], root: Path = memory_limits.CGROUPS) -> dict[str, Path]:
@@ -50,7 +50,7 @@ def cgroup_around(pid: int, container: str) -> Path | None:
 
 
 def _owner(folder: str | Path) -> int | None:
-    with suppress(OSError):  # it is gone
+    with suppress(OSError):  # already gone
         return Path(folder).stat().st_uid
     return None
 

@@ -17,10 +17,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from vgpurun.host.freezer import Cgroup
+from vgpurun.errors import ContainerError
+from vgpurun.host.freezer import Cgroup, run_of
 from vgpurun.storage import state
 from vgpurun.util.process_identity import ProcessIdentity, boot_id
 
+_ID_LENGTH = 64  # of a container
 LOCK, PROCESS, STATE, ACTIONS, OLDER_ACTIONS = "lock", "process", "state", "actions", "actions.1"
 # The verbs of actions. A container is held while it is frozen and thawed in turn, and so kept to its share of time.
 WARN, FREEZE, THAW, KILL, HOLD, RELEASE = "warn", "freeze", "thaw", "kill", "hold", "release"
@@ -31,7 +33,7 @@ STOPPING = {FREEZE: "frozen", HOLD: "held"}  # verbs that last, and what they ma
 class Stopped:
     """A container that is frozen or held now: by which verb, for which cause, since when (seconds since 1970).
 
-    `run` tells this start of it from the next.
+    `run` tells this start of it from the next. `slices` are the names of those that it is in, with commas.
     """
 
     verb: str
@@ -40,6 +42,7 @@ class Stopped:
     folder: str = ""
     is_unified: bool = False
     run: str = ""
+    slices: str = ""
 
     @property
     def cgroup(self) -> Cgroup:
@@ -55,7 +58,8 @@ class Action:
     """A thing to do to a container, or to a process outside: the verb, why, and to whom.
 
     `container` is an id, empty for a process; `cgroup` is its folder, and `run` tells one start of it from the next;
-    `folder` has its limits. `pid` and `started_ticks` are a process's. `words` are for the journal, after the name.
+    `folder` has its limits, `slices` are the names of those that it is in, with commas. `pid` and `started_ticks` are a
+    process's. `words` are for the journal, after the name.
     """
 
     verb: str
@@ -71,6 +75,7 @@ class Action:
     gpu: str = ""
     pid: int = 0
     started_ticks: int = 0
+    slices: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,11 @@ class Done:
     id: int
     at_s: float
     action: Action
+
+
+def is_launch(id_: str) -> bool:
+    """Whether an id is that of a launch of `vgpurun local`, its number, and no container's."""
+    return id_.isdecimal() and len(id_) < _ID_LENGTH
 
 
 def folder() -> Path:
@@ -128,10 +138,30 @@ def stopped_in(found: Mapping[str, Any]) -> dict[str, Stopped]:
     return {
         str(container): Stopped(
             str(each["verb"]), str(each["cause"]), float(each["since_s"]), str(each["folder"]),
-            bool(each["is_unified"]), str(each["run"]),
+            bool(each["is_unified"]), str(each["run"]), str(each.get("slices", "")),
         )
         for container, each in found.get("stopped", {}).items()
     }  # fmt: skip
+
+
+def frozen_container(id_: str, name: str) -> Stopped:
+    """Return a container, or a launch by its number, that is frozen now. Raises ContainerError for one that is not."""
+    found = stopped().get(id_)
+    if found is None or found.verb != FREEZE or run_of(found.cgroup) != found.run:
+        held = f", but {found}: `vgpurun update --sm` gives it more" if found and found.verb == HOLD else ""
+        raise ContainerError(f"{name} is not frozen by the guard{held}")
+    return found
+
+
+def frozen_in_slice(slice_name: str) -> dict[str, Stopped]:
+    """Return what is frozen now of all that has joined a slice, by id. Raises ContainerError where nothing is."""
+    found = {
+        id_: each for id_, each in stopped().items()
+        if each.verb == FREEZE and slice_name in each.slices.split(",") and run_of(each.cgroup) == each.run
+    }  # fmt: skip
+    if not found:
+        raise ContainerError(f"nothing in slice {slice_name} is frozen by the guard")
+    return found
 
 
 def counts() -> dict[tuple[str, str], int]:

@@ -114,7 +114,7 @@ def record(tenant: "Tenant", is_short: bool) -> dict[str, Any]:
         "Memory": _joined([memory_used(each) for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
         "MemoryLimit": _joined([show_range(quota) for quota in _quotas(tenant)]),
         "SM": _joined([sm_used(each) for each in tenant.devices] + [UNKNOWN for _ in tenant.missing]),
-        "SMLimit": _joined([sm_limit(quota.sm_percent) for quota in _quotas(tenant)]),
+        "SMLimit": _joined([sm_limit(quota) for quota in _quotas(tenant)]),
         "Slice": tenant.slice_name,
         "Size": size(tenant),
     }
@@ -189,6 +189,13 @@ def sm_used(device: "TenantDevice") -> str:
     return UNKNOWN if device.utilization is None else f"{device.utilization.last_1s:.0f} %"
 
 
-def sm_limit(limit_percent: int | None) -> str:
+def sm_limit(quota: Quota) -> str:
     """Return a compute limit for people."""
-    return NO_LIMIT if limit_percent is None else f"{limit_percent} %"
+    return sms(quota) or (NO_LIMIT if quota.sm_percent is None else f"{quota.sm_percent} %")
+
+
+def sms(quota: Quota) -> str:
+    """Return which part of the SMs it has that works at the same time as others, or nothing where time is limited."""
+    if not quota.together or quota.sm_percent is not None:
+        return ""
+    return "all SMs" if quota.sms_percent is None else f"{quota.sms_percent} % of the SMs"

@@ -4,30 +4,34 @@ NVML names them by their PIDs; the kernel says the rest, to every user: owner, n
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from vgpurun.errors import GpuError
-from vgpurun.host.gpus import Gpu, read_processes
+from vgpurun.host.gpus import Gpu, read_processes, read_utilization
 from vgpurun.util.kernel_text import read_text
 from vgpurun.util.printable import printable
+from vgpurun.util.process_identity import line_of
 from vgpurun.util.users import name_of
 
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
-_PARENT = re.compile(r".*\) \S ([0-9]+) ", re.DOTALL)  # behind the name in parentheses, which may look like this too
-_MOST_PARENTS = 64
+_LAST_S = 1.0  # the time over which NVML reports use of a GPU
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program on one GPU, and the memory that NVML says it holds there."""
+    """A program on one GPU, the memory that NVML says it holds there, and its part of the last second there.
+
+    `used_percent` is None where NVML does not tell, as of MIG instances.
+    """
 
     pid: int
     user: str
     command: str
     held_bytes: int
+    used_percent: float | None = None
 
 
 Programs = dict[str, dict[str, list[Program]]]
@@ -45,10 +49,24 @@ def programs(gpus: Sequence[Gpu], container_ids: set[str], owners: Mapping[int, 
         with suppress(GpuError):
             listed = sorted(read_processes(gpu).items(), key=lambda each: each[1], reverse=True)
             of_gpu = found.setdefault(gpu.uuid, {})
+            used = _used_percents(gpu) if listed else {}
             for pid, held_bytes in listed:
                 owner, user, command = _described(pid, container_ids, owners)
-                of_gpu.setdefault(owner, []).append(Program(pid, user, command, held_bytes))
+                used_percent = None if used is None else used.get(pid, 0.0)
+                of_gpu.setdefault(owner, []).append(Program(pid, user, command, held_bytes, used_percent))
     return found
+
+
+def used_percent(programs: Sequence[Program]) -> float | None:
+    """Return what programs on a GPU use of its time together, or None where that is not known of all."""
+    known = [each.used_percent for each in programs if each.used_percent is not None]
+    return min(sum(known), 100.0) if known and len(known) == len(programs) else None
+
+
+def _used_percents(gpu: Gpu) -> Mapping[int, float] | None:
+    with suppress(GpuError):
+        return read_utilization(gpu, _LAST_S)
+    return None
 
 
 def _described(pid: int, container_ids: set[str], owners: Mapping[int, str]) -> tuple[str, str, str]:
@@ -56,9 +74,9 @@ def _described(pid: int, container_ids: set[str], owners: Mapping[int, str]) -> 
     process = Path("/proc", str(pid))
     try:
         ids = container_ids.intersection(_CONTAINER_ID.findall(read_text(process / "cgroup")))
-        above = "" if ids else next((owners[each] for each in _line_of(pid) if each in owners), "")
+        above = "" if ids else next((owners[each] for each in line_of(pid) if each in owners), "")
         command, user = command_of(pid), name_of(process.stat().st_uid)
-    except OSError:  # it has ended, or is in another PID namespace than this process
+    except OSError:  # has ended, or is in another PID namespace than this process
         return "", "", ""
     return next(iter(ids), "") or above, user, command
 
@@ -68,13 +86,3 @@ def command_of(pid: int) -> str:
     with suppress(OSError):
         return printable(read_text(Path("/proc", str(pid), "comm")).rstrip("\n"))
     return ""
-
-
-def _line_of(pid: int) -> Iterator[int]:
-    """Yield a process and those that it descends from."""
-    for _ in range(_MOST_PARENTS):
-        yield pid
-        match = _PARENT.search(read_text(Path("/proc", str(pid), "stat")))
-        pid = int(match.group(1)) if match else 0
-        if pid <= 1:
-            return

@@ -31,8 +31,8 @@ _SHORT_ID = 12  # characters of an id, as docker shows it
 class TenantDevice:
     """A device of a tenant: its quota, and what it uses; None is what this user may not read.
 
-    `is_part`: of what is used of a slice, and its limits; then the reading has memory alone. `programs_bytes` is what
-    the driver says that its programs hold, past the library too.
+    `is_part`: a member's part of a slice, whose reading has memory alone. `programs_bytes` is the driver's count of
+    what its programs hold, including those that bypass the library.
     """
 
     gpu: Gpu
@@ -60,10 +60,11 @@ class TenantDevice:
 
     @property
     def utilization(self) -> Utilization | None:
-        """None also where nothing was measured, as without a limit and alone on the GPU."""
+        """None also where nothing was measured, as without a limit and alone on the GPU, and by MPS."""
         if (
             self.reading is None
             or self.is_part
+            or self.quota.together
             or (self.quota.sm_percent is None and not self.reading.utilization.last_60s)
         ):
             return None
@@ -74,9 +75,9 @@ class TenantDevice:
 class Tenant:
     """A container, a process of `vgpurun local` or a slice that has limits.
 
-    `container` is None for what vgpurun did not make as one. `slice_name` is the slice that it has joined, and uses a
-    part of. `within`: the share that it has a part of, with limits and use of its own. `missing` are UUIDs and quotas
-    of GPUs that are not among those asked about: of another driver, or gone.
+    `container` is None for tenants that are no containers of vgpurun's. `slice_name` is the slice that it has joined.
+    `within`: the share around it, of which it has a part with limits and use of its own. `missing` are UUIDs and
+    quotas of GPUs that were not asked about: another driver's, or gone ones.
     `stopped` says what the guard has done to it, `created_s` is seconds since 1970.
     """
 
@@ -161,7 +162,7 @@ def _pids_of(process: Tenant) -> Iterator[int]:
     """Yield a local process and, since they may outlive it, those of its user that count in its usage file."""
     yield int(process.id)
     if process.slice_name and not process.within:
-        return  # that file is the slice's
+        return  # the file is the slice's
     with suppress(OSError, usage_file.BrokenUsageError):
         here, user = Path("/proc/self/ns/pid").stat().st_ino, process.folder.stat().st_uid
         for namespace, pid in usage_file.read_counted(process.folder / "run" / "usage"):
@@ -176,7 +177,7 @@ def _measured(tenants: Sequence[Tenant], found: Programs) -> list[Tenant]:
     def held_by(ids: set[str], uuid: str) -> int | None:
         listed = found.get(uuid, {})
         mine = [each.held_bytes for owner in ids for each in listed.get(owner, ())]
-        is_told = uuid in found and all(each.user for each in listed.get("", ()))  # one without is unseen from here
+        is_told = uuid in found and all(each.user for each in listed.get("", ()))  # else unseen from here
         return sum(mine) if mine or is_told else None
 
     def measured(tenant: Tenant) -> Tenant:
@@ -238,7 +239,7 @@ def _read_process(process: Holder, all_gpus: Sequence[Gpu]) -> Tenant:
 
 
 def _share_name(folder: Path) -> str:
-    """Name a share for people: a slice, or the process that was given it."""
+    """Name a share for people: by its slice, or by its process."""
     if folder.parent.name == state.SLICES:
         return f"slice {folder.name}"
     return f"process {(state.read_owner(folder) or {}).get('pid', '?')}"

@@ -133,7 +133,7 @@ class _Look:
             missing = frozenset(gpu.uuid for gpu in self._gpus)
         for gpu in self._gpus:
             if gpu.uuid in missing:
-                self._forget(gpu.uuid)  # as NVML has, when it is back
+                self._forget(gpu.uuid)  # like NVML, once it is back
             elif gpu.uuid not in self._watches:
                 self._watches[gpu.uuid] = self._open(gpu)
         self._health.set_missing(missing)

@@ -15,7 +15,7 @@ def install_library(root: Path, library: Path) -> Path:
         state.make_readable(place.parent)
         content = library.read_bytes()
         if not place.exists() or place.read_bytes() != content:
-            with atomic_file(place, 0o755) as half_made:  # what has the old one mapped keeps it
+            with atomic_file(place, 0o755) as half_made:  # programs that have the old one mapped keep it
                 half_made.write_bytes(content)
     except OSError as error:
         raise StateError(f"cannot put the library at {place}: {error.strerror}") from None

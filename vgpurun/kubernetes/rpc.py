@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from vgpurun.errors import KubernetesError, VgpurunError
 
-_MAX_PATH_BYTES = 107  # of a unix socket
+_MAX_PATH_BYTES = 107  # a unix socket's
 _WORKERS = 16  # a stream keeps one for as long as it lasts
 
 

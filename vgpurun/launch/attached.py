@@ -55,7 +55,7 @@ class AttachedRun:
             try:
                 copy_output(stream, is_terminal=options.tty)
             except OSError as error:
-                stream.shutdown(socket.SHUT_RDWR)  # what is not read would hold the engine up
+                stream.shutdown(socket.SHUT_RDWR)  # unread output would hold the engine up
                 return self._end_unheard(error, wait)
             if typed.is_detached:
                 return 0

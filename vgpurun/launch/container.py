@@ -1,6 +1,7 @@
 """Carries out a LaunchPlan on the engine: makes the state folder and the container, runs it, and cleans up."""
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -93,10 +94,12 @@ def launch(
         warn(f"{ended} reached its --for limit and was stopped")
     free = state.free_folders()
     engine_id = facts.result().id  # while nobody waits for the lock
-    with ExitStack() as undo:
+    with ExitStack() as held, ExitStack() as undo:
         with admission.granted() as placement:
             _sweep(engine, engine.containers() if engine.listed is None else engine.listed, free, facts)
             plan = make_plan(placement)
+            if plan.membership:
+                held.enter_context(plan.membership.joined())  # the mounts' sources have to exist
             with signals.held():
                 id_file = _new_id_file(plan.options.cidfile, undo)
                 owner = {"engine": engine_id, **plan.owner}
@@ -131,12 +134,15 @@ def launch(
             return 0
         run = AttachedRun(engine, container, plan.options, signals)
         ends_s = state.ends_s(plan.owner)
+        began_s = time.time()
         countdown = None if ends_s is None else Countdown(engine, container, folder.path, ends_s)
         try:
             return run.run(started=undo.pop_all)
         finally:
             if countdown:
                 countdown.cancel()
+            for incident in plan.membership.incidents_since(began_s) if plan.membership else ():
+                warn(incident)
             _let_go(engine, container, folder, run.has_ended and plan.options.remove)
 
 
@@ -159,7 +165,7 @@ def _new_id_file(path: str | None, undo: ExitStack) -> Path:
 
 
 def _remove_unused(engine: LaunchEngine, folder: StateFolder) -> None:
-    """Remove the folder of a failed start, unless the engine could not remove the container: the next launch does."""
+    """Remove the folder of a failed start. If the engine has kept the container, the next launch removes both."""
     try:
         is_used = any(each.state_folder == str(folder.path) for each in engine.containers())
     except EngineError:

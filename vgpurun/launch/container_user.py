@@ -7,7 +7,7 @@ from typing import Any
 from vgpurun.options import ContainerOptions
 
 _PASSWD, _GROUP = "/etc/passwd", "/etc/group"
-_FIELDS = 4  # of a line of either, as far as they count here
+_FIELDS = 4  # the fields of either file's lines that count here
 Read = Callable[[str], bytes | None]
 
 

@@ -48,6 +48,8 @@ def _describe_quota(each: DeviceQuota) -> dict[str, Any]:
         "memory_limit": "none" if memory_bytes is None else f"{memory_bytes} ({show_size(memory_bytes)})",
         "sm_limit": "none" if each.quota.sm_percent is None else f"{each.quota.sm_percent}%",
     }
+    if each.quota.together:
+        described["sms"] = f"{each.quota.sms_percent or 100}%"
     if (guaranteed_bytes := each.quota.guaranteed_bytes) is not None:
         described["memory_guaranteed"] = f"{guaranteed_bytes} ({show_size(guaranteed_bytes)})"
     if virtual_bytes is not None:

@@ -34,7 +34,7 @@ def _attached(engine: ContainerEngine, exec_id: str, options: ExecOptions) -> in
             Input(stream).start()
         copy_output(stream, is_terminal=options.tty)
         is_running, exit_code = engine.exec_state(exec_id)
-    return 0 if is_running else exit_code  # it runs on after the detach keys
+    return 0 if is_running else exit_code  # after the detach keys the command runs on
 
 
 def _keep_size(engine: ContainerEngine, exec_id: str) -> None:

@@ -9,7 +9,7 @@ from vgpurun.launch.image_look import ImageFiles, known, remember
 from vgpurun.options import ContainerOptions, mount_targets
 from vgpurun.storage.shared_file import read_regular
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where neither image nor user sets one
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # if neither image nor user sets one
 _MOST_BYTES = 64 << 20
 
 

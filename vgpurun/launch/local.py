@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vgpurun.admission.controller import AdmissionController
     from vgpurun.engine.client import Engine
 
-_MOST_BYTES = 64 << 20  # of a program that is looked at
+_MOST_BYTES = 64 << 20  # of a program; larger ones are not read
 
 
 class LocalLaunch:
@@ -51,6 +51,10 @@ class LocalLaunch:
         self._environment = {**os.environ, **given}
         if isinstance(wanted, Wanted) and wanted.gpus is None and self._environment.get("CUDA_VISIBLE_DEVICES"):
             wanted = replace(wanted, gpus="all")  # the user's own choice, in CUDA's numbers, which may not be NVML's
+        if isinstance(wanted, Wanted) and wanted.limits.together:
+            from vgpurun.launch.together import check_stays
+
+            check_stays(wanted.limits.swap, wanted.is_movable)
         self._wanted = wanted
         self._profiling = profiling
         self._driver = driver
@@ -98,7 +102,12 @@ def plan_local(
     """Return the plan of a local process, with the library built if need be. Raises VgpurunError."""
     host_environment = {**os.environ, **given}
     driver_environment = dict(given)
-    if driver != "sim" and (away := mps.keep_process_out(host_environment)):
+    membership = None
+    if placement.joined or placement.part or placement.limits.together:
+        from vgpurun.launch.together import membership_of  # few launches need it
+
+        membership = membership_of(placement, driver, host_environment, [gpu.index for gpu in placement.gpus])
+    if driver != "sim" and membership is None and (away := mps.keep_process_out(host_environment)):
         warn("an MPS daemon runs on this host; the program is kept out of it, for no limit would hold there")
         driver_environment |= away
     if driver == "sim":
@@ -116,6 +125,7 @@ def plan_local(
         state.new_folder_path("local"),
         host_environment,
         profiling,
+        membership,
     )
     plan = replace(plan, is_driver_held=not lacking_for_process(enforce, plan.quotas))
     _warn_of_program(plan, host_environment)

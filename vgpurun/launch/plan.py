@@ -15,6 +15,7 @@ from vgpurun.engine.labels import LABEL_HOLDS, LABEL_STATE, holds_label, state_l
 from vgpurun.errors import OptionError
 from vgpurun.host.drivers import DeviceRequest, DriverPlan
 from vgpurun.host.gpus import Gpu
+from vgpurun.host.mps import CONTAINER_PIPES
 from vgpurun.launch.committed import healing, own_variables
 from vgpurun.launch.driver_mounts import DRIVER_FOLDER, driver_mounts
 from vgpurun.limits import quota
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from vgpurun.engine.image_libc import Libc
     from vgpurun.host.program import Doubts
     from vgpurun.launch.profiling import Profiling
+    from vgpurun.together.joining import Membership
 
 _LINKS = "driver"  # in the state folder
 
@@ -46,7 +48,8 @@ class LaunchPlan:
     """A container to be made: the user's options, and what vgpurun adds to them. `environment` holds both.
 
     `slice_folder` has the limits and the usage of a slice that it joins; else the state folder has its own. `parents`
-    are the folders of the shares that it is a part of, the next one first.
+    are the folders of the shares that it is a part of, the next one first. `membership` is that of a group which works
+    on the GPUs at the same time.
     """
 
     options: ContainerOptions
@@ -66,11 +69,15 @@ class LaunchPlan:
     slice_folder: Path | None = None
     profiling: "Profiling | None" = None
     parents: tuple[Path, ...] = ()
+    membership: "Membership | None" = None
 
 
 @dataclass(frozen=True)
 class ProcessPlan:
-    """A process on this host to be started. `environment` is what changes in this process's own."""
+    """A process on this host to be started. `environment` is what changes in this process's own.
+
+    `membership` is that of a group which works on the GPUs at the same time.
+    """
 
     command: tuple[str, ...]
     quotas: tuple[DeviceQuota, ...]
@@ -82,6 +89,7 @@ class ProcessPlan:
     profiling: "Profiling | None" = None
     is_driver_held: bool = False
     parents: tuple[Path, ...] = ()
+    membership: "Membership | None" = None
 
     @property
     def quota_json(self) -> str:
@@ -118,14 +126,14 @@ def plan_launch(
     profiling: "Profiling | None" = None,
     limits_device: DeviceRequest | None = None,
     is_movable: bool = False,
+    membership: "Membership | None" = None,
 ) -> LaunchPlan:
     """Return the plan of a container.
 
     `limits_device` has the driver's own limits set, where there is a memory limit. `is_movable`: the driver's nodes are
     those of more GPUs than the container is to see.
 
-    The limits of a slice that is joined, or of a part of a share, take the place of the launch's own and of those in
-    the environment.
+    A slice that is joined, or a part of a share, replaces the launch's own limits and those in the environment.
 
     Raises LimitError, GpuError, and OptionError for a mount over what is vgpurun's own.
     """
@@ -145,6 +153,9 @@ def plan_launch(
         **_toolkit_variables(quotas, given),
         **({} if of_share else taken_variables(given)),
     }
+    if membership:
+        mounts.append(Mount(str(membership.group.pipes), CONTAINER_PIPES, read_only=False))
+        environment |= membership.variables(CONTAINER_PIPES)
     if profiling:
         mounts.append(Mount(str(profiling.folder), abi.CONTAINER_PROFILE, read_only=False))
         environment |= profiling.variables(abi.CONTAINER_PROFILE)
@@ -186,6 +197,7 @@ def plan_launch(
         slice_folder=joined.folder if joined else None,
         profiling=profiling,
         parents=parents,
+        membership=membership,
     )
 
 
@@ -199,6 +211,7 @@ def plan_process(
     state_folder: Path,
     host_environment: Mapping[str, str],
     profiling: "Profiling | None" = None,
+    membership: "Membership | None" = None,
 ) -> ProcessPlan:
     """Return the plan of a process on this host. Raises LimitError and GpuError.
 
@@ -213,12 +226,13 @@ def plan_process(
     limits_folder = joined.folder if joined else state_folder
     environment = {
         **driver_environment,
+        **(membership.variables() if membership else {}),
         **limit_variables(quotas, indexes),
         **({} if of_share else taken_variables(host_environment)),
         "LD_PRELOAD": _joined(str(library), host_environment.get("LD_PRELOAD")),
         abi.ENV_LIMITS_FILE: str(limits_folder / "etc/limits"),
         abi.ENV_USAGE_FILE: str(limits_folder / "run/usage"),
-        abi.ENV_TURNS_FILE: str(tenants.turns_file(tenant_folder(limits_folder, parents))),
+        abi.ENV_PRESENCE_FILE: str(tenants.presence_file(tenant_folder(limits_folder, parents))),
         **(profiling.variables(str(profiling.folder)) if profiling else {}),
     }
     if hides_others:
@@ -233,6 +247,7 @@ def plan_process(
         slice_folder=joined.folder if joined else None,
         profiling=profiling,
         parents=parents,
+        membership=membership,
     )
 
 
@@ -260,7 +275,7 @@ def _container_environment(
 ) -> dict[str, str]:
     """Return what the driver needs, and what the host says for containers too.
 
-    No limit is among it: the limits file has them, and a variable would stay in an image that is committed.
+    Limits are not among them: the limits file has those, and a variable would stay in a committed image.
     """
     environment = {}
     if abi.ENV_LOG_LEVEL in host_environment and abi.ENV_LOG_LEVEL not in options.environment:
@@ -302,13 +317,15 @@ def _mounts(
         *_share_mounts([limits_folder, *parents]),
         *(Mount(str(state_folder / "etc/ld.so.preload"), target) for target in mount_targets.PRELOAD_FILES),
         Mount(abi.LOCK_DIR, abi.CONTAINER_TENANTS),
-        Mount(str(tenants.turns_file(tenant_folder(limits_folder, parents))), abi.CONTAINER_TURNS, read_only=False),
+        Mount(
+            str(tenants.presence_file(tenant_folder(limits_folder, parents))), abi.CONTAINER_PRESENCE, read_only=False
+        ),
     ]
     return [mount for mount in mounts if mount_targets.has_place(mount.target, options, host_exists)]
 
 
 def tenant_folder(limits_folder: Path, parents: Sequence[Path]) -> Path:
-    """Return the folder of the tenant that takes turns with others: that of the outermost share."""
+    """Return the folder of the tenant that others on the GPU see: that of the outermost share."""
     return parents[-1] if parents else limits_folder
 
 
@@ -329,8 +346,8 @@ def _share_mounts(folders: Sequence[Path]) -> Iterator[Mount]:
 def _loader_variables(mounts: Sequence[Mount], needs_path: bool, given: Mapping[str, str]) -> dict[str, str]:
     """Return variables for the loader, where none of our files can be where it looks by itself.
 
-    That is among mounts of the user's, and for the driver in images of Nix too, where no glibc is in a known place. In
-    an image that is committed they stay, and the next launch takes them away.
+    The user's mounts may prevent our files, and in images of Nix no glibc is in a known place for the driver's. The
+    variables stay in a committed image, and the next launch removes them.
     """
     variables = {}
     if not {mount.target for mount in mounts}.issuperset(mount_targets.PRELOAD_FILES):
@@ -341,7 +358,7 @@ def _loader_variables(mounts: Sequence[Mount], needs_path: bool, given: Mapping[
 
 
 def _links(driver: DriverPlan) -> dict[str, str]:
-    """Return the links by which a folder has a driver's libraries that have none to themselves."""
+    """Return links for a driver's libraries that have no folder of their own."""
     return {} if driver.folder else {f"{_LINKS}/{name}": f"{DRIVER_FOLDER}/{name}" for name in driver.libraries}
 
 

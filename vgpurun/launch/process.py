@@ -4,10 +4,12 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
+from vgpurun.console.messages import warn
 from vgpurun.errors import CommandNotExecutableError, CommandNotFoundError, SliceError
 from vgpurun.launch.local_cgroup import own_cgroup
 from vgpurun.launch.plan import ProcessPlan, parent_link
@@ -57,18 +59,25 @@ def run_process(plan: ProcessPlan, folder: StateFolder) -> int:
     """Run the planned command and return its exit code, 128 and the signal's number when a signal ended it.
 
     The state folder is removed at the end. A process that outlives the command holds the folder's lock, and the folder
-    stays until the next sweep after it. Raises CommandNotFoundError, CommandNotExecutableError and EnforceError.
+    stays until the next sweep after it. Raises CommandNotFoundError, CommandNotExecutableError, EnforceError and
+    TogetherError.
     """
     try:
-        with own_cgroup(plan.state_folder.name, plan.quotas) if plan.is_driver_held else nullcontext():
-            child = _start(plan, folder.lock)
+        with (
+            plan.membership.joined() if plan.membership else nullcontext() as member,
+            own_cgroup(plan.state_folder.name, plan.quotas) if plan.is_driver_held else nullcontext(),
+        ):
+            began_s = time.time()
+            child = _start(plan, [folder.lock, *([] if member is None else [member])])
             _note_holders(folder, [os.getpid(), child])
             exit_code = _wait(child)
+            for incident in plan.membership.incidents_since(began_s) if plan.membership else ():
+                warn(incident)
     except BaseException:
         folder.remove()
         raise
     folder.close()
-    state.sweep(has_tenants=False)  # it was done at the start
+    state.sweep(has_tenants=False)  # already done at the start
     if left := _left_in(folder.path):
         _note_holders(folder, left)
     return exit_code
@@ -105,10 +114,11 @@ def _owner(plan: ProcessPlan) -> dict[str, object]:
     }
 
 
-def _start(plan: ProcessPlan, lock: int) -> int:
+def _start(plan: ProcessPlan, locks: Sequence[int]) -> int:
     environment = {**os.environ, **plan.environment}
     program = _find_program(plan.command[0], environment.get("PATH", os.defpath))
-    os.set_inheritable(lock, True)
+    for lock in locks:
+        os.set_inheritable(lock, True)
     sys.stdout.flush()
     try:
         return os.posix_spawn(program, plan.command, environment, setsigmask=())
@@ -117,7 +127,8 @@ def _start(plan: ProcessPlan, lock: int) -> int:
     except OSError as error:
         raise CommandNotExecutableError(f"{program} cannot be executed: {error.strerror}") from None
     finally:
-        os.set_inheritable(lock, False)
+        for lock in locks:
+            os.set_inheritable(lock, False)
 
 
 def _find_program(name: str, path: str) -> str:

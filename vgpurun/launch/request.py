@@ -23,6 +23,8 @@ def plan_body(plan: LaunchPlan, proxies: Mapping[str, str], terminal_size: tuple
     host["Mounts"] = [mount_json(mount) for mount in (*options.mounts, *plan.mounts)]
     host["Devices"] = [*host["Devices"], *map(device_json, plan.devices)]
     host["DeviceRequests"] = [*(host["DeviceRequests"] or ()), *map(request_json, plan.device_requests)] or None
+    if plan.membership:
+        host["IpcMode"] = "host"  # clients of MPS and its server have shared memory in common
     if plan.runtime:
         host["Runtime"] = plan.runtime
     return body

@@ -1,6 +1,6 @@
 """Runs a container from what was asked for: the engine, the library and the GPUs, in the order of their errors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from vgpurun.admission.controller import AdmissionController
     from vgpurun.launch.asking import Asked
     from vgpurun.launch.profiling import Profiling
+    from vgpurun.together.joining import Membership
 
 
 class Launch:
@@ -54,7 +55,29 @@ class Launch:
         self._gpus = visible_gpus(driver_mode == "sim")
         # Impossible requests are refused before an image is pulled; the image's own variables are looked at later.
         wanted.check(options.environment_over({}), self._gpus)
+        self._is_together = self._joins(wanted)
         check_host(enforce, self._gpus)
+
+    def _joins(self, wanted: Wanted | WantedSlice | WantedPart) -> bool:
+        """Whether it will work at the same time as others. Raises OptionError, and TogetherError."""
+        if isinstance(wanted, Wanted):
+            is_together = wanted.limits.together
+        else:
+            is_together = self._membership(wanted.admission({}, self._gpus, None).look(), {}) is not None
+        if is_together:
+            from vgpurun.launch.together import check_options, check_stays
+
+            check_options(self._options)
+            check_stays(isinstance(wanted, Wanted) and wanted.limits.swap, wanted.is_movable)
+        return is_together
+
+    def _membership(self, placement: Placement, given: Mapping[str, str]) -> "Membership | None":
+        if not (placement.joined or placement.part or placement.limits.together):
+            return None
+        from vgpurun.launch.together import membership_of  # few launches need it
+
+        driver = "sim" if self._driver_mode == "sim" else "host"
+        return membership_of(placement, driver, given, range(len(placement.gpus)))
 
     def run(self, asked: "Background[Asked]", pull: PullOptions, signals: Signals) -> int:
         """Carry the launch out and return the exit code."""
@@ -73,6 +96,11 @@ class Launch:
         if self._profiling:
             with signals.held(), ImageFiles(engine, image, self._options) as files:
                 self._profiling.check_for(container_user(self._options, image.user, files.read))
+        if self._is_together:
+            from vgpurun.launch.together import check_container_user
+
+            with signals.held(), ImageFiles(engine, image, self._options) as files:
+                check_container_user(container_user(self._options, image.user, files.read), facts.result())
         libc, doubts = None, None
         if self._wanted.has_limits(environment):
             # This may make a container to read from.
@@ -102,8 +130,10 @@ class Launch:
         return self._plan(placement, facts, ImageFacts(image), library, is_dry_run=True)
 
     def _admission(self, engine: Any, image_environment: dict[str, str]) -> "AdmissionController":
-        environment = self._options.environment_over(own_variables(image_environment))
-        return self._wanted.admission(environment, self._gpus, engine)
+        return self._wanted.admission(self._given(image_environment), self._gpus, engine)
+
+    def _given(self, image_environment: Mapping[str, str]) -> dict[str, str]:
+        return self._options.environment_over(own_variables(image_environment))
 
     def _plan(
         self,
@@ -128,6 +158,7 @@ class Launch:
             HostFacts(),
             self._profiling,
             is_movable=is_movable,
+            membership=self._membership(placement, self._given(image.environment)),
             limits_device=enforcing_device(self._enforce, placement.gpus, facts, simulated, is_dry_run),
         )
         plan = replace(plan, state_files={**plan.state_files, **idle_files(self._wanted.idle)})

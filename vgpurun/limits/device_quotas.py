@@ -30,6 +30,8 @@ def device_quotas(
     priority = choose_priority(limits.priority, environment)
     if limits.swap:  # its first call asks for its first turn
         resolved = [replace(each, takes_turns=True, suspended=abi.SWAPPED) for each in resolved]
+    if limits.together:
+        resolved = [replace(each, together=True, sm_percent=None, sms_percent=each.sm_percent) for each in resolved]
     return tuple(
         DeviceQuota(gpu, replace(each, sm_policy=policy, priority=priority))
         for gpu, each in zip(gpus, resolved, strict=True)

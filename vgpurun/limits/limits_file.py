@@ -33,6 +33,7 @@ def limits_bytes(
     content.swap = any(quota.takes_turns for _, quota in limits)
     content.movable = movable
     content.moves = moves
+    content.together = any(quota.together for _, quota in limits)
     content.suspended = max((quota.suspended for _, quota in limits), default=abi.NOT_SUSPENDED)
     for device, (uuid, quota) in zip(content.devices, limits, strict=False):
         device.uuid = uuid.encode()
@@ -43,6 +44,7 @@ def limits_bytes(
         device.priority = quota.priority.value
         device.paused = quota.paused
         device.guaranteed_bytes = quota.guaranteed_bytes or 0
+        device.sms_percent = quota.sms_percent or 0
     return bytes(content)
 
 
@@ -100,7 +102,9 @@ def read_limits(path: Path) -> list[tuple[str, Quota]] | None:
     return [
         (
             device.uuid.decode(errors="replace"),
-            replace(_quota_of(device), suspended=suspended, takes_turns=limits.swap != 0),
+            replace(
+                _quota_of(device), suspended=suspended, takes_turns=limits.swap != 0, together=limits.together != 0
+            ),
         )
         for device in devices
     ]
@@ -135,4 +139,5 @@ def _quota_of(device: abi.DeviceLimit) -> Quota:
         bool(device.paused),
         device.virtual_limit_bytes if device.virtual_limit_bytes > device.memory_limit_bytes else None,
         guaranteed_bytes=device.guaranteed_bytes if 0 < device.guaranteed_bytes < device.memory_limit_bytes else None,
+        sms_percent=device.sms_percent if 0 < device.sms_percent < 100 else None,
     )

@@ -17,7 +17,10 @@ from vgpurun.util.printable import printable
 
 @dataclass(frozen=True)
 class Limits:
-    """--mem, --sm (in percent; 100: no limit), --sm-policy, --priority, --oversubscribe and --swap; None: not given."""
+    """--mem, --sm (in percent; 100: no limit), --sm-policy, --priority, --oversubscribe, --swap and --together.
+
+    None: not given. With `together` --sm is a part of the SMs, and no limit of time.
+    """
 
     memory: PerDevice[MemoryLimit] | None = None
     sm: PerDevice[int] | None = None
@@ -25,6 +28,7 @@ class Limits:
     priority: Priority | None = None
     oversubscribe: PerDevice[MemorySize] | None = None
     swap: bool = False
+    together: bool = False
 
     @classmethod
     def read(
@@ -35,6 +39,7 @@ class Limits:
         priority: str | None = None,
         oversubscribe: str | None = None,
         swap: bool = False,
+        together: bool = False,
     ) -> "Limits":
         """Read the options as they were written. Raises LimitError."""
         return cls(
@@ -44,6 +49,7 @@ class Limits:
             None if priority is None else PRIORITIES[priority],
             None if oversubscribe is None else parse_oversubscription(oversubscribe),
             swap,
+            together,
         )
 
 
@@ -86,6 +92,8 @@ def quotas_to_json(quotas: Sequence[DeviceQuota]) -> str:
                 "sm_policy": each.quota.sm_policy.name.lower(),
                 "priority": each.quota.priority.name.lower(),
                 "swap": each.quota.takes_turns,
+                "together": each.quota.together,
+                "sms_percent": each.quota.sms_percent,
             }
             for each in quotas
         ]
@@ -110,6 +118,8 @@ def _quota_from_json(each: Mapping[str, Any]) -> Quota:
         virtual_bytes=limit_within(each.get("virtual_bytes"), abi.NO_MEMORY_LIMIT),
         guaranteed_bytes=limit_within(each.get("guaranteed_bytes"), abi.NO_MEMORY_LIMIT),
         takes_turns=each.get("swap") is True,
+        together=each.get("together") is True,
+        sms_percent=limit_within(each.get("sms_percent"), 100),
     )
 
 

@@ -98,10 +98,7 @@ def quotas_within(parent: Share, gpus: Sequence[Gpu], limits: Limits) -> tuple[D
     asked = quota.resolve(seen, limits.memory, limits.sm, {}, range(len(gpus)))
     if any(each.guaranteed_bytes is not None for each in asked):
         raise LimitError("a guaranteed size can only be set on the outer share; give the maximum alone")
-    found = [
-        DeviceQuota(gpu, Quota(each.memory_bytes, _percent_of(each.sm_percent, of.sm_percent)))
-        for gpu, each, of in zip(gpus, asked, whole, strict=True)
-    ]
+    found = [DeviceQuota(gpu, _part_of(each, of)) for gpu, each, of in zip(gpus, asked, whole, strict=True)]
     check_within(parent, [(each.gpu.uuid, each.quota) for each in found])
     return tuple(found)
 
@@ -130,6 +127,14 @@ def _parent_of(folder: Path) -> Path:
 
 def _visible_bytes(whole: Quota) -> int | None:
     return whole.virtual_bytes or whole.memory_bytes
+
+
+def _part_of(asked: Quota, whole: Quota) -> Quota:
+    """Programs that work at the same time divide the SMs among them, and each has all the time of the whole."""
+    if not whole.together:
+        return Quota(asked.memory_bytes, _percent_of(asked.sm_percent, whole.sm_percent))
+    sms_percent = _percent_of(asked.sm_percent, whole.sms_percent) or whole.sms_percent
+    return Quota(asked.memory_bytes, together=True, sms_percent=sms_percent)
 
 
 def _percent_of(percent: int | None, of: int | None) -> int | None:

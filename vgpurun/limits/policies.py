@@ -1,4 +1,4 @@
-"""The policies of compute limits, and the priorities of containers that take turns on a GPU."""
+"""The policies of compute limits, and the priorities of containers that share a GPU."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -11,13 +11,12 @@ class SmPolicy(Enum):
     """When the compute limit of a container holds."""
 
     HARD = abi.SM_HARD
-    APART = abi.SM_APART
     BURST = abi.SM_BURST
     OFF = abi.SM_OFF
 
 
 class Priority(Enum):
-    """Which container goes first when several take turns on a GPU."""
+    """Which container goes first when several share a GPU."""
 
     HIGH = abi.PRIORITY_HIGH
     LOW = abi.PRIORITY_LOW

@@ -22,9 +22,9 @@ _SM = r"[ \t]*([0-9]+)[ \t]*%?[ \t]*"
 _UNIT_BYTES = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SHOWN_UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _BILLION = 10**9  # a size has nine decimals at most
-_MAX_DIGITS = 20  # of a number below 2^64, without leading zeros
+_MAX_DIGITS = 20  # a number below 2^64, without leading zeros
 
-LEAST_LIMIT_BYTES = 1 << 20  # what is less is surely a slip: a context alone takes some hundred times that
+LEAST_LIMIT_BYTES = 1 << 20  # less is surely a slip: a context alone takes some hundred times that
 
 # Measured on an H200 with driver 580.159.04 (README.md). Another GPU's may take less.
 _CONTEXT_BYTES, _CONTEXT_OF = 518 << 20, "an H200"
@@ -62,6 +62,7 @@ class Quota:
     `virtual_bytes` is what its programs see when that is more than `memory_bytes`: the host serves the rest.
     `suspended` is one of all devices: SUSPENDED and so on of abi.py.
     `guaranteed_bytes` is what is kept for it when that is less than `memory_bytes`, the most that it may have.
+    `together`: --together; its programs work at the same time, by MPS, `sms_percent` of the SMs in each.
     `takes_turns`: --swap; its memory is on the device in its own turns, so that those that take turns share one room.
     """
 
@@ -74,6 +75,8 @@ class Quota:
     suspended: int = abi.NOT_SUSPENDED
     guaranteed_bytes: int | None = None
     takes_turns: bool = False
+    together: bool = False
+    sms_percent: int | None = None
 
     @property
     def is_suspended(self) -> bool:

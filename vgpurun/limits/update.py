@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from vgpurun.util.locking import lock_in_time, open_lock
 from vgpurun.util.nofollow import open_nofollow, opened_folder
 
 _PATIENCE_S = ContextVar("patience_s", default=60.0)  # a start on a busy engine takes its time
-_DAEMON_PATIENCE_S = 1.0  # it looks again soon
+_DAEMON_PATIENCE_S = 1.0  # the daemon looks again soon
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def update(
         before = _read(path, container)
         chosen = [gpu for gpu, _ in devices_of(container.name, before, gpus)]
         above = folders_above(container.limits_folder)
-        if above:  # what it is a part of has been admitted
+        if above:  # the share around it has been admitted
             after = _changed_part([quota for _, quota in before], chosen, limits, share_of(above[0]))
         else:
             after = _changed([quota for _, quota in before], chosen, limits)
@@ -133,10 +133,15 @@ def refuse_in_slice(container: str, slice_name: str) -> None:
 
 
 def set_paused(container: Limited, paused: bool) -> None:
-    """Pause or unpause a container's GPU work. Raises StateError."""
+    """Pause or unpause a container's GPU work. Raises StateError, and LimitError for one that others' stops with."""
     path = container.limits_folder / "etc" / "limits"
     with changing(container), _told(path, container):
         before = _read(path, container)
+        if any(quota.together for _, quota in before):
+            raise LimitError(
+                f"{container.name} works at the same time as others (--together), and its GPU work alone does "
+                "not stop; leave --gpu out"
+            )
         limits_file.write_limits(path, [(uuid, replace(quota, paused=paused)) for uuid, quota in before])
 
 
@@ -165,7 +170,7 @@ def changing(container: Limited) -> Iterator[None]:
     limits = container.limits_folder / "etc" / "limits"
     with ExitStack() as held:
         for folder in reversed(folders_above(container.limits_folder)):
-            with suppress(OSError):  # it ends, or is another user's
+            with suppress(OSError):  # ends just now, or is another user's
                 held.enter_context(_locked(folder, fcntl.LOCK_SH, container.name))
         with _told(container.limits_folder / CHANGING, container):
             held.enter_context(_locked(container.limits_folder, fcntl.LOCK_EX, container.name))
@@ -236,27 +241,27 @@ def _is_more(new: Quota, old: Quota) -> bool:
 
 
 def _changed(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> list[Quota]:
-    after = _with_limits(before, gpus, limits)
+    given = quota.resolve(gpus, limits.memory, limits.sm, {}, range(len(gpus)))
+    after = _with_limits(before, gpus, limits, given)
     if limits.oversubscribe == NOT_OVERSUBSCRIBED:
         return [replace(each, virtual_bytes=None) for each in after]
     return oversubscribe(gpus, after, limits.oversubscribe)
 
 
-def _changed_part(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits, parent: Share) -> list[Quota]:
-    given = [each.quota for each in quotas_within(parent, gpus, limits)]
-    named_memory, named_sm = _named(gpus, limits.memory, "--mem"), _named(gpus, limits.sm, "--sm")
-    return [
-        replace(
-            old,
-            memory_bytes=new.memory_bytes if gpu.uuid in named_memory else old.memory_bytes,
-            sm_percent=new.sm_percent if gpu.uuid in named_sm else old.sm_percent,
+def refuse_sms(limits: Limits, quotas: Iterable[Quota]) -> None:
+    """Raise LimitError where --sm is a part of the SMs, and not of the time."""
+    if limits.sm is not None and any(quota.together for quota in quotas):
+        raise LimitError(
+            "--sm of a program that works at the same time as others is its part of the SMs, from its start"
         )
-        for gpu, old, new in zip(gpus, before, given, strict=True)
-    ]
 
 
-def _with_limits(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits) -> list[Quota]:
-    given = quota.resolve(gpus, limits.memory, limits.sm, {}, range(len(gpus)))
+def _changed_part(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits, parent: Share) -> list[Quota]:
+    refuse_sms(limits, [quota for _, quota in parent.quotas])
+    return _with_limits(before, gpus, limits, [each.quota for each in quotas_within(parent, gpus, limits)])
+
+
+def _with_limits(before: Sequence[Quota], gpus: Sequence[Gpu], limits: Limits, given: Sequence[Quota]) -> list[Quota]:
     named_memory, named_sm = _named(gpus, limits.memory, "--mem"), _named(gpus, limits.sm, "--sm")
     return [
         replace(

@@ -14,15 +14,16 @@ from pathlib import Path
 
 from vgpurun import abi
 from vgpurun.limits.utilization import Utilization, read_seconds
-from vgpurun.limits.wait_times import WaitTimes, read_wait_times
 from vgpurun.storage.shared_file import is_live, is_locked, open_regular, read_regular
 
 # The bits of not_enforced, by the limit that could not be held.
 NOT_ENFORCED = {
     "memory": abi.NOT_ENFORCED_MEMORY,
     "sm": abi.NOT_ENFORCED_SM,
-    "turns": abi.NOT_ENFORCED_TURNS,
 }
+
+# Names of the abi.LIMITER_* that hold a container's compute limit, ordered: the last promises least.
+LIMITERS = {abi.LIMITER_SCHEDULER: "scheduler", abi.LIMITER_LAUNCHES: "launches"}
 
 
 class BrokenUsageError(Exception):
@@ -34,7 +35,8 @@ class DeviceReading:
     """A container's use of one device at one moment. Times are nanoseconds since its first process began.
 
     `context_bytes` is a part of `overhead_bytes`; `host_bytes` lies in host memory and counts against no device limit.
-    `not_enforced` names what could not be held to its limit at some time: keys of NOT_ENFORCED.
+    `not_enforced` names what could not be held to its limit at some time: keys of NOT_ENFORCED. `limiter` is of
+    LIMITERS; None where nobody has one.
     """
 
     uuid: str
@@ -43,14 +45,14 @@ class DeviceReading:
     context_bytes: int = 0
     host_bytes: int = 0
     not_enforced: tuple[str, ...] = ()
+    limiter: str | None = None
     processes: int = 0
     busy_ns: int = 0
     throttled_ns: int = 0
     launches: int = 0
     refusals: int = 0
-    last_launch_ns: int = 0  # of CLOCK_MONOTONIC; 0: none yet
+    last_launch_ns: int = 0  # CLOCK_MONOTONIC; 0: none yet
     utilization: Utilization = field(default_factory=Utilization)
-    turn_waits: WaitTimes | None = None  # None: it did not wait for a turn in the last minute
 
     @property
     def memory_used_bytes(self) -> int:
@@ -179,7 +181,6 @@ def _read_device(
         refusals=shared.refusals,
         last_launch_ns=shared.last_launch_ns,
         utilization=read_seconds(shared.seconds, time.monotonic_ns(), age_s),
-        turn_waits=read_wait_times(shared.turn_waits, time.monotonic_ns()),
     )
 
 
@@ -192,4 +193,5 @@ def _read_memory(slots: Sequence[abi.ProcessUsage], number: int, uuid: str) -> D
         context_bytes=sum(min(device.context_bytes, device.overhead_bytes) for device in held),
         host_bytes=sum(device.host_bytes for device in held),
         processes=sum(1 for device in held if device.counted_bytes),
+        limiter=LIMITERS.get(max((device.limiter for device in held if device.limiter in LIMITERS), default=0)),
     )

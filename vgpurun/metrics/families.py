@@ -11,9 +11,8 @@ from typing import Any, Generic, TypeVar
 
 from vgpurun import __version__
 from vgpurun.limits.usage_file import NOT_ENFORCED
-from vgpurun.limits.wait_times import WaitTimes
 from vgpurun.metrics.holding import Held
-from vgpurun.metrics.snapshot import ENGINE, NVML, SOURCES, Device, GpuSeen, Snapshot, TenantSeen
+from vgpurun.metrics.snapshot import ENGINE, NVML, SOURCES, Device, GpuSeen, HadGpu, Snapshot, TenantSeen
 
 Row = TypeVar("Row")
 GAUGE, COUNTER, UNTYPED = "gauge", "counter", "untyped"
@@ -95,6 +94,10 @@ _IN_TURNS: Scope[TenantSeen] = Scope(
 _ACTION: Scope[tuple[tuple[str, str], int]] = Scope(
     lambda snapshot: snapshot.guard_actions.items(), {"action": lambda row: row[0][0], "cause": lambda row: row[0][1]}
 )
+_HAD: Scope[HadGpu] = Scope(
+    lambda snapshot: snapshot.had,
+    {"container": lambda had: had.name, "user": lambda had: had.user, "gpu": lambda had: had.uuid},
+)
 _EXPORTER: Scope[Snapshot] = Scope(lambda snapshot: [snapshot], {})
 _SOURCE: Scope[tuple[Snapshot, str]] = Scope(
     lambda snapshot: [(snapshot, source) for source in (NVML, ENGINE)], {"source": lambda row: row[1]}
@@ -137,14 +140,15 @@ def kernel_age_s(device: Device) -> float | None:
     return age_ns / 1e9 if last_ns > 0 and age_ns >= 0 else None
 
 
+def launches_held(device: Device) -> float | None:
+    """Return whether the compute limit is held by holding launches, as 0 or 1; None where nothing holds one yet."""
+    limiter = device.reading.limiter if device.reading else None
+    return None if limiter is None else int(limiter == "launches")
+
+
 def of_reading(name: str, unit: float = 1) -> Callable[[Device], float | None]:
     """Return what takes one field of a device's reading, divided by a unit."""
     return lambda device: None if device.reading is None else getattr(device.reading, name) / unit
-
-
-def of_turn_waits(read: Callable[[WaitTimes], float]) -> Callable[[Device], float | None]:
-    """Return what reads the waits of the last minute, if there were any."""
-    return lambda device: read(waits) if (waits := device.reading and device.reading.turn_waits) else None
 
 
 FAMILIES: tuple[Family[Any], ...] = (
@@ -209,18 +213,13 @@ FAMILIES: tuple[Family[Any], ...] = (
     ),
     Family(
         "vgpurun_container_throttled_seconds_total", COUNTER,
-        "Throttled time: waits of launches for the compute limit or for their turn, over all threads.", DEVICE,
+        "Throttled time: for which its work waited for the compute limit, off the GPU or not launched.", DEVICE,
         of_reading("throttled_ns", 1e9),
     ),
     Family(
-        "vgpurun_container_turn_wait_median_seconds", GAUGE,
-        "Wait for the turn on the GPU beside other containers: the median of the last minute.", DEVICE,
-        of_turn_waits(lambda waits: waits.median_s),
-    ),
-    Family(
-        "vgpurun_container_turn_wait_p99_seconds", GAUGE,
-        "Wait for the turn on the GPU beside other containers: the 99th percentile of the last minute.", DEVICE,
-        of_turn_waits(lambda waits: waits.p99_s),
+        "vgpurun_container_launches_held", GAUGE,
+        "1 where the driver does not let the GPU's own scheduler hold the compute limit, and launches are held, less "
+        "exactly.", DEVICE, launches_held,
     ),
     Family(
         "vgpurun_container_oom_refusals_total", COUNTER, "Allocations refused for the memory limit.", DEVICE,
@@ -274,12 +273,18 @@ FAMILIES: tuple[Family[Any], ...] = (
     ),
     Family(
         "vgpurun_container_not_enforced", GAUGE,
-        "1 if a limit could not be enforced at some time: memory, sm, or turns on the GPU.", _LIMIT,
+        "1 if a limit could not be enforced at some time: memory or sm.", _LIMIT,
         lambda row: int(row[1] in row[0].reading.not_enforced) if row[0].reading else None,
     ),
     Family(
         "vgpurun_container_stopped", GAUGE, "1 while the guard has frozen the container, or holds it to its share.",
         _STOPPED, lambda tenant: int(tenant.is_stopped),
+    ),
+    Family(
+        "vgpurun_on_gpu_seconds_total", COUNTER,
+        "Time on the GPU by its own records, also of programs past the library and outside vgpurun, which have no "
+        "container but a user; a context that is alone stays there with nothing to do. As root.",
+        _HAD, lambda had: had.seconds,
     ),
     Family("vgpurun_guard_running", GAUGE, "1 while a guard runs on this host.", _EXPORTER,
            lambda snapshot: int(snapshot.is_guarded)),

@@ -32,12 +32,14 @@ class Held(NamedTuple):
 def gpu_time(device: "Device", seen: "GpuSeen | None", before_s: float, elapsed_s: float) -> GpuTime:
     """Return what was used since the tenant's counter was at `before_s`, but no more than there was time.
 
-    One without a compute limit that is alone on its GPU is not measured, unless it takes turns with its memory: it is
-    what NVML says of the GPU, if that can be asked.
+    Of those that work at the same time it is not known. One without a compute limit that is alone on its GPU is not
+    measured, unless it takes turns with its memory: it is what NVML says of the GPU, if that can be asked.
     """
     used_s = min(since(device.counted_s, before_s), elapsed_s)
     is_alone = seen is not None and seen.only_user is device
     quota = device.quota
+    if quota.together:  # by MPS
+        return GpuTime(0.0, is_measured=False, is_estimated=False)
     is_always = quota.sm_percent is not None or quota.takes_turns or quota.is_away
     is_measured = is_always or used_s > 0 or not is_alone
     if not is_measured and seen is not None and seen.utilization_ratio is not None:

@@ -43,7 +43,7 @@ def draw(timeline: Timeline, title: str, path: Path) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=min(6, max(1, len(handles))), frameon=False)
     try:
         with catch_warnings():
-            simplefilter("ignore")  # of letters that the font does not have
+            simplefilter("ignore")  # warnings of letters that the font does not have
             figure.savefig(path)
     except OSError as error:
         raise HistoryError(f"--plot '{path}' cannot be written: {error.strerror or error}") from None

@@ -24,7 +24,7 @@ _THIN_EVERY_S = 300  # then other users get a new copy, too
 _WRONG_S = (
     24 * HOUR_S
 )  # a clock that was set by hours may be put right again so soon; only then is it known what is old
-_STEERED_S = 1.0  # what a clock is corrected by in little steps between two samples
+_STEERED_S = 1.0  # corrections in little steps between two samples
 
 
 def count(device: Device, seen: GpuSeen | None, last: Mark, now_s: float, fine_s: int) -> Iterator[Use]:
@@ -74,7 +74,7 @@ def _pieces(begin_s: float, end_s: float, fine_s: int) -> Iterator[tuple[int, in
 
 
 def who_is(device: Device) -> Who:
-    """Return under what a device's use is kept."""
+    """Return the key under which a device's use is kept."""
     tenant, gpu = device.tenant, device.gpu
     return Who(tenant.id, tenant.name, tenant.user, tenant.kind, gpu.uuid, gpu.number, gpu.name)
 
@@ -142,7 +142,7 @@ class Recorder:
         self._say_if_moved()
 
     def _follow_clock(self, set_by_s: float) -> None:
-        """Count the time that has passed, and not what the clock was set by."""
+        """Shift all marks by what the clock was set by, so that only elapsed time counts."""
         self._marks = {who: replace(mark, at_s=mark.at_s + set_by_s) for who, mark in self._marks.items()}
         self._thinned_s += set_by_s + (_WRONG_S if set_by_s > HOUR_S else 0)
         if self._sampled_s is not None:
@@ -172,15 +172,15 @@ class Recorder:
         self._sampled_s = now_s
 
     def _last_s(self, found: Iterable[Who], now_s: float) -> float:
-        """Return when the last sample was: of an exporter before this one, what it saw of those that still run."""
+        """Return when the last sample was taken, if need be by an earlier exporter, going by tenants that still run."""
         if self._sampled_s is not None:
             return self._sampled_s
         return max((self._marks[who].at_s for who in found if who in self._marks), default=now_s)
 
     def _mark_of(self, who: Who, device: Device, last_s: float, now_s: float) -> Mark:
-        """Return from where on a tenant is to be counted: it is new, or was not there at the last sample, or was.
+        """Return the mark from which a tenant counts: it is new, or was missing from the last sample, or was in it.
 
-        One with more GPU time than there was since the last sample has been there, only nobody saw it.
+        A tenant with more GPU time than has passed since the last sample was there, unseen.
         """
         mark = self._marks.get(who) or Mark(0.0, last_s)
         is_since_last = since(device.counted_s, mark.busy_s) <= now_s - last_s

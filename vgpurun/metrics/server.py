@@ -21,7 +21,7 @@ DEFAULT_LISTEN = "127.0.0.1:9487"
 _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^:\[\]]*):)?(?P<port>[0-9]{1,5})", re.ASCII)
 _CLIENT_PATIENCE_S = 10.0  # for a request to come, and for an answer to be taken
 _MAX_CLIENTS = 32  # at the same time
-_PLACE_PATIENCE_S = 0.5  # of one more, until one that has asked nothing yet loses its place
+_PLACE_PATIENCE_S = 0.5  # for one more client, until a silent one loses its place
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>vgpurun exporter</title></head>
@@ -66,7 +66,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, *args: Any) -> None:
         self._places = threading.BoundedSemaphore(_MAX_CLIENTS)
-        self.silent: dict[socket.socket, None] = {}  # those that have a place and have asked nothing, the oldest first
+        self.silent: dict[socket.socket, None] = {}  # clients with a place that have asked nothing, oldest first
         super().__init__(*args)
 
     def server_bind(self) -> None:
@@ -92,7 +92,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     def _end_silent(self) -> None:
         for oldest in list(self.silent)[:1]:
             self.silent.pop(oldest, None)
-            with suppress(OSError):  # it has ended by itself
+            with suppress(OSError):  # already ended
                 oldest.shutdown(socket.SHUT_RDWR)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:

@@ -5,17 +5,19 @@ Data from containers is not trusted: texts are cut, numbers bounded, and one con
 another's.
 """
 
+import os
 import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vgpurun import abi
 from vgpurun.errors import EngineError, GpuError, VgpurunError
 from vgpurun.host import gpus
 from vgpurun.host.gpus import Gpu, GpuUse
@@ -26,6 +28,7 @@ from vgpurun.limits import usage_file
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.usage_file import BrokenUsageError, DeviceReading
 from vgpurun.metrics.holding import Held, Holding, Key
+from vgpurun.metrics.on_gpu import OnGpu
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine  # slow to import
@@ -55,8 +58,12 @@ class Device:
 
     @property
     def is_measured(self) -> bool:
-        """Whether GPU time is measured: not for one without a limit while it is alone on its GPU."""
-        return self.reading is not None and (self.quota.sm_percent is not None or self.reading.busy_ns > 0)
+        """Whether GPU time is measured: not for one without a limit while it is alone on its GPU, and not under MPS."""
+        return (
+            self.reading is not None
+            and not self.quota.together
+            and (self.quota.sm_percent is not None or self.reading.busy_ns > 0)
+        )
 
     @property
     def memory_limit_bytes(self) -> int | None:
@@ -71,7 +78,7 @@ class Device:
 
     @property
     def memory_used_bytes(self) -> int | None:
-        """The bytes that count against the memory limit. The container writes the file, so nonsense is cut."""
+        """The bytes that count against the memory limit, no more than there are: managed ones may be on the host."""
         if self.quota.is_away:
             return 0
         return None if self.reading is None else min(self.reading.memory_used_bytes, self.gpu.memory_bytes)
@@ -85,8 +92,8 @@ class Device:
 
     @property
     def counted_s(self) -> float:
-        """The GPU time that was measured so far, in seconds. Nobody is older than the host."""
-        return 0.0 if self.reading is None else min(self.reading.busy_ns, time.monotonic_ns()) / 1e9
+        """The GPU time that was measured so far, in seconds."""
+        return 0.0 if self.reading is None else self.reading.busy_ns / 1e9
 
     @property
     def busy_s(self) -> float | None:
@@ -141,6 +148,16 @@ class GpuSeen:
 
 
 @dataclass(frozen=True)
+class HadGpu:
+    """For how long a container, or a user of programs in none, had a GPU by its own records. `name`: or a short id."""
+
+    uuid: str
+    name: str
+    user: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """A look at everything. `errors` counts by source since the start; `up` says which sources answered this time.
 
@@ -151,11 +168,12 @@ class Snapshot:
     tenants: Sequence[TenantSeen]
     up: Mapping[str, bool]
     errors: Mapping[str, int]
-    ended_s: float  # of time.monotonic()
+    ended_s: float  # time.monotonic()
     duration_s: float
     is_guarded: bool = False
     guard_actions: Mapping[tuple[str, str], int] = field(default_factory=dict)
     held: Mapping[Key, Held] = field(default_factory=dict)
+    had: Sequence[HadGpu] = ()
 
     @property
     def devices(self) -> list[Device]:
@@ -167,9 +185,11 @@ class Reader:
     """Looks again and again. `say` hears once of each trouble, and once of its end. For many threads.
 
     `find` returns who holds parts of GPUs (None: what Docker and `vgpurun local` have); it may raise VgpurunError.
+    `on_gpu` counts the time on GPUs, None where nobody does.
     """
 
     def __init__(self, say: Callable[[str], None], find: Callable[[], Sequence[Holder]] | None = None) -> None:
+        self.on_gpu: OnGpu | None = None
         self._say = say
         self._find = find
         self._nvml = ExitStack()
@@ -231,6 +251,7 @@ class Reader:
             is_guarded=guarded.is_running(),
             guard_actions=guarded.counts(),
             held=self._holding.look(on_gpus, began_s),
+            had=had_gpus(self.on_gpu, tenants) if self.on_gpu else (),
         )
 
     def _read_gpus(self) -> list[tuple[Gpu, GpuUse]]:
@@ -294,7 +315,7 @@ class Reader:
                 if _is_gone(holder.folder):
                     missing.add(holder.id)
                     if holder.id not in self._missing:
-                        continue  # it has ended since it was listed
+                        continue  # has ended since it was listed
                 tenant = _read_tenant(holder, by_uuid, holder.id in stopped)
                 if tenant.key in tenants:
                     raise BrokenUsageError("there is another one of this name")
@@ -316,6 +337,17 @@ _OVER = {
     BROKEN: "every container is shown",
     HISTORY: "the history is written",
 }
+
+
+def had_gpus(on_gpu: OnGpu, tenants: Sequence[TenantSeen]) -> list[HadGpu]:
+    """Return how long each container, or user outside containers, had each GPU."""
+    by_id = {tenant.id: tenant for tenant in tenants}
+    found = []
+    for (uuid, owner), seconds in on_gpu.seconds().items():
+        tenant = by_id.get(owner.container)
+        name, user = (tenant.name, tenant.user) if tenant else (owner.container[:12], owner.user)
+        found.append(HadGpu(uuid, name, _shown(user), seconds))
+    return found
 
 
 def _read_tenant(holder: Holder, by_uuid: Mapping[str, Gpu], is_stopped: bool) -> TenantSeen:
@@ -341,8 +373,24 @@ def _read_tenant(holder: Holder, by_uuid: Mapping[str, Gpu], is_stopped: bool) -
     )
     for number, ((uuid, quota), reading) in enumerate(zip(holder.quotas, readings, strict=True)):
         if uuid in by_uuid and all(device.gpu.uuid != uuid for device in tenant.devices):
-            tenant.devices.append(Device(tenant, by_uuid[uuid], number, quota, reading))
+            gpu = by_uuid[uuid]
+            tenant.devices.append(Device(tenant, gpu, number, quota, reading and _possible(reading, gpu)))
     return tenant
+
+
+def _possible(reading: DeviceReading, gpu: Gpu) -> DeviceReading:
+    """Cut what a container cannot have used: it writes its file itself, and nobody is older than the host."""
+    uptime_ns = time.monotonic_ns()
+    overhead_bytes = min(reading.overhead_bytes, gpu.memory_bytes)
+    return replace(
+        reading,
+        allocated_bytes=min(reading.allocated_bytes, gpu.memory_bytes),
+        overhead_bytes=overhead_bytes,
+        context_bytes=min(reading.context_bytes, overhead_bytes),
+        host_bytes=min(reading.host_bytes, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
+        busy_ns=min(reading.busy_ns, uptime_ns),
+        throttled_ns=min(reading.throttled_ns, uptime_ns * abi.MAX_PROCESSES),
+    )
 
 
 def _same(holder: Holder) -> Holder:

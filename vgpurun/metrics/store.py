@@ -168,7 +168,7 @@ class Store:
         try:
             with suppress(FileNotFoundError):
                 self.path.rename(moved)
-            Path(f"{self.path}-journal").unlink(missing_ok=True)  # it belongs to the broken one
+            Path(f"{self.path}-journal").unlink(missing_ok=True)  # belongs to the broken file
         except OSError as error:
             raise HistoryError(f"the history {self.path} is broken, and cannot be moved: {error.strerror}") from None
         self.moved_to = moved

@@ -10,7 +10,7 @@ from vgpurun.options.values import fields, positive, size
 _CDI_NAME = r"(?a)[A-Za-z][\w.-]*[A-Za-z0-9]/[A-Za-z][\w.-]*[A-Za-z0-9]=[A-Za-z0-9]([\w.:-]*[A-Za-z0-9])?"
 _CGROUP_RULE = r"(?a)[acb] ([0-9]+|\*):([0-9]+|\*) [rwm]{1,3}"
 _GPU_VENDOR = "nvidia.com/gpu="
-_GPU_DRIVERS = ("", "nvidia", "nvidia.runtime-hook", "nvidia.cdi", "cdi")  # as docker 29 names them
+_GPU_DRIVERS = ("", "nvidia", "nvidia.runtime-hook", "nvidia.cdi", "cdi")  # docker 29's names
 
 
 def device(text: str) -> dict[str, str] | str:

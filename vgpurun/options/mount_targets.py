@@ -13,7 +13,7 @@ from vgpurun.errors import OptionError
 from vgpurun.options.model import ContainerOptions, Mount, Volume
 
 PRELOAD_FILE = "/etc/ld.so.preload"
-NIX_PRELOAD_FILE = "/etc/ld-nix.so.preload"  # what the loader of Nix's glibc reads in its place
+NIX_PRELOAD_FILE = "/etc/ld-nix.so.preload"  # the loader of Nix's glibc reads this instead
 PRELOAD_FILES = (PRELOAD_FILE, NIX_PRELOAD_FILE)
 
 

@@ -24,7 +24,7 @@ _OPTIONS: dict[str, MountType] = {
     "tmpfs-size": "tmpfs",
     "tmpfs-mode": "tmpfs",
     "image-subpath": "image",
-    "consistency": "",  # of any type; it means something on a Mac only
+    "consistency": "",  # any type; only a Mac uses it
 }
 _SWITCHES = ("readonly", "volume-nocopy", "bind-nonrecursive", "bind-create-src")
 _TRUE, _FALSE = ("true", "1"), ("false", "0")
@@ -35,7 +35,7 @@ def volume(text: str) -> Volume:
     """Read a -v: `TARGET`, `SOURCE:TARGET` or `SOURCE:TARGET:MODE`."""
     if not text:
         raise ValueError("invalid empty volume spec")
-    parts = text.split(":") if len(text) > 2 else [text]  # what is so short has no room for a source
+    parts = text.split(":") if len(text) > 2 else [text]  # so short a text has no room for a source
     if not all(parts):
         raise ValueError(f"invalid spec: {text}: empty section between colons")
     if len(parts) > 3:

@@ -49,7 +49,7 @@ class Flag:
     gather: Gather = last
     aliases: tuple[str, ...] = ()
     is_on: bool = False  # a switch that is on until it is switched off
-    variable: str = ""  # of the environment, which counts where the option is not given
+    variable: str = ""  # an environment variable that counts if the option is not given
 
     @property
     def key(self) -> str:
@@ -120,7 +120,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("--health-interval", "TIME", "Time between two checks, e.g. 30s.", "", values.duration),
         Flag("--health-timeout", "TIME", "The longest time of one check.", "", values.duration),
         Flag("--health-retries", "COUNT", "Failures in a row that mean unhealthy.", "", values.integer),
-        Flag("--health-start-period", "TIME", "Time to start, when failures do not count.", "", values.duration),
+        Flag("--health-start-period", "TIME", "Time to start up, in which failures do not count.", "", values.duration),
         Flag("--health-start-interval", "TIME", "Time between two checks while it starts.", "", values.duration),
         Flag("--no-healthcheck", "", "Leave out the image's health check."),
     ),

@@ -20,7 +20,7 @@ _MAC_ADDRESS = (
     r"(?ai)[0-9a-f]{2}([:-])[0-9a-f]{2}((\1[0-9a-f]{2}){4}|(\1[0-9a-f]{2}){6}|(\1[0-9a-f]{2}){18})|"
     r"[0-9a-f]{4}\.[0-9a-f]{4}(\.[0-9a-f]{4}|(\.[0-9a-f]{4}){2}|(\.[0-9a-f]{4}){8})"
 )
-_LARGE_EXPONENT = r"(?a)[eE][+-]?[0-9]{4}"  # of a number that would take all memory
+_LARGE_EXPONENT = r"(?a)[eE][+-]?[0-9]{4}"  # a number that would take all memory
 _INT64 = 1 << 63
 # The spellings of a switch's value, as in Go's programs.
 TRUE = ("1", "t", "T", "true", "TRUE", "True")

@@ -21,22 +21,23 @@ _PROGRAM = Path(__file__).with_name("demangler.py")
 @cache
 def demangled(symbol: str) -> str:
     """Return a C++ symbol's name, cut where it is very long; any other text, and what takes too long, as it is."""
-    return _Demangler.only.ask(symbol) if _SYMBOL.fullmatch(symbol) else symbol
+    return Demangler.only.ask(symbol) if _SYMBOL.fullmatch(symbol) else symbol
 
 
-class _Demangler:
-    """The other process, started when it is needed first and again when it had to be ended."""
+class Demangler:
+    """The other process, started when it is needed first and again when it had to be ended; `started` counts that."""
 
-    only: _Demangler
+    only: Demangler
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
-        self._started = 0
+        self.started = 0
 
     def ask(self, symbol: str) -> str:
+        """Return the name of a symbol, or the symbol where no name comes in time."""
         try:
             if self._child is None:
-                if self._started == _MOST_CHILDREN:
+                if self.started == _MOST_CHILDREN:
                     return symbol
                 self._start()
             return self._answer(symbol)
@@ -45,7 +46,7 @@ class _Demangler:
             return symbol
 
     def _start(self) -> None:
-        self._started += 1
+        self.started += 1
         command = [sys.executable, "-I", "-S", str(_PROGRAM)]
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing)
@@ -68,6 +69,7 @@ class _Demangler:
         return answer[:-1].decode(errors="replace")
 
     def end(self) -> None:
+        """End the other process, if there is one."""
         if self._child is None:
             return
         self._child.kill()
@@ -75,5 +77,5 @@ class _Demangler:
         self._child = None
 
 
-_Demangler.only = _Demangler()
-atexit.register(_Demangler.only.end)
+Demangler.only = Demangler()
+atexit.register(Demangler.only.end)

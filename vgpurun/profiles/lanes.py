@@ -71,7 +71,7 @@ class Lanes:
     def _add(self, process: int, kind: Kind, key: tuple[int, int], start_ns: int, duration_ns: int) -> None:
         lanes = self._found[process, kind]
         lane = lanes.get(key)
-        if lane is None:  # of too many, the latest is one that they share
+        if lane is None:  # too many: the latest share a lane
             lane = next(reversed(lanes.values())) if len(lanes) >= _MOST_TRACKED else Amounts(self._axis)
             if len(lanes) < _MOST_TRACKED:
                 lanes[key] = lane

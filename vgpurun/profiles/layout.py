@@ -65,6 +65,15 @@ class Kernel(ctypes.LittleEndianStructure):
     ]
 
 
+class Fill(ctypes.LittleEndianStructure):
+    """struct profile_fill."""
+
+    _fields_ = [
+        ("known_ns", ctypes.c_uint64),
+        ("filled_ns", ctypes.c_uint64),
+    ]
+
+
 class Header(ctypes.LittleEndianStructure):
     """struct profile_header."""
 
@@ -95,4 +104,5 @@ class File(ctypes.LittleEndianStructure):
         ("launches", ctypes.c_uint64 * MAX_KERNELS * TOTALS_SLOTS),
         ("kernels", Kernel * MAX_KERNELS),
         ("names", ctypes.c_char * NAMES_SIZE),
+        ("fills", Fill * MAX_KERNELS),
     ]

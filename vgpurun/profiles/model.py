@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-MOST_KERNELS = 4094  # with names of their own in a profile
+MOST_KERNELS = 4094  # kernels with names of their own in a profile
 OTHER_KERNELS = "(other kernels)"
 
 
@@ -30,7 +30,7 @@ class Call(NamedTuple):
     api: str
     start_ns: int
     duration_ns: int
-    size_bytes: int  # of the copy or allocation; 0 for others
+    size_bytes: int  # the copy's or allocation's; 0 for others
     kind: CopyKind | None  # None: no copy
     thread: int
     device: int  # index into ProcessProfile.devices, -1: not known
@@ -49,7 +49,7 @@ class GpuSpan(NamedTuple):
 
 
 class GateWait(NamedTuple):
-    """A launch was held back, for the compute limit or another container's turn."""
+    """Work waited for the compute limit: off the GPU, or its launch was held."""
 
     device: int
     start_ns: int
@@ -63,7 +63,7 @@ class Sample(NamedTuple):
     device: int
     at_ns: int
     used_bytes: int
-    own_bytes: int  # of this process alone
+    own_bytes: int  # this process's alone
     memory_limit_bytes: int | None
     busy_ns: int  # GPU time since the container's start
     sm_limit_percent: int  # 100: no limit
@@ -83,11 +83,17 @@ class ApiTotal:
 
 @dataclass(frozen=True)
 class KernelTotal:
-    """All launches of one kernel, with its part of the measured GPU time."""
+    """All launches of one kernel, with its part of the measured GPU time.
+
+    `filled_ns` is the part of `fill_known_ns` that it would have taken had it filled the GPU; the latter is the GPU
+    time of the launches of which that is known.
+    """
 
     name: str
     launches: int
     gpu_ns: int
+    fill_known_ns: int = 0
+    filled_ns: int = 0
 
 
 class ProcessProfile(Protocol):

@@ -21,11 +21,11 @@ from vgpurun.profiles.model import ApiTotal, Call, CopyKind, GateWait, GpuSpan, 
 from vgpurun.util.printable import printable
 
 Entry = TypeVar("Entry", layout.Kernel, ctypes.Array[ctypes.c_char])
-READ_TRIES = 5  # of a chunk that is being overwritten
+READ_TRIES = 5  # for a chunk that is being overwritten
 NO_LIMIT = 2**64 - 1
 MOST_NS = 2**62  # in the year 2116; what is later is nonsense
 _KIND_AT = layout.RECORD.size - 1
-_LAST = (1 + 2 * layout.MAX_DEVICES) * layout.RECORD.size  # of a chunk: a call, and the samples after it
+_LAST = (1 + 2 * layout.MAX_DEVICES) * layout.RECORD.size  # the end of a chunk: a call, and the samples after it
 COPIES = {
     layout.NO_COPY: None,
     layout.HOST_TO_HOST: CopyKind.HOST_TO_HOST,
@@ -47,33 +47,36 @@ class Chunk(NamedTuple):
 Record = tuple[int, int, int, int, int, int, int, int]
 
 
-def profile_files(folder: Path) -> list[Path]:
-    """Return the profiles in a folder, by name.
+def profile_files(folder: Path, host: str | None = None) -> list[Path]:
+    """Return the profiles in a folder, by name; with `host` those of a host, or container, that is called so.
 
     Raises:
         ProfileError: there is no such folder, it cannot be read, or it has no profiles.
     """
+    begin = ".*" if host is None else f"{re.escape(host.replace('/', '_'))}-[0-9]+-[0-9]+"
+    is_one = re.compile(begin + re.escape(layout.SUFFIX), re.DOTALL).fullmatch
     try:
-        found = sorted(path for path in folder.iterdir() if path.name.endswith(layout.SUFFIX))
+        found = sorted(path for path in folder.iterdir() if is_one(path.name))
     except OSError as error:
         raise ProfileError(f"profile folder {folder}: {error.strerror}") from None
     if not found:
-        raise ProfileError(f"profile folder {folder} has no profile: did the program use the GPU?")
+        whose = "" if host is None else f" of host {host}"
+        raise ProfileError(f"profile folder {folder} has no profile{whose}: did the program use the GPU?")
     return found
 
 
-def read_profiles(folder: Path, say: Callable[[str], None] | None = None) -> list[FileProfile]:
+def read_profiles(folder: Path, say: Callable[[str], None] | None = None, host: str | None = None) -> list[FileProfile]:
     """Read the profiles of all processes, in the order in which these started.
 
-    With `say`, files that are no profiles are left out, and it hears of each: one may just be made, or its process was
-    killed at that moment.
+    `host` is as for profile_files. With `say`, files that are no profiles are left out, and it hears of each: one may
+    just be made, or its process was killed at that moment.
 
     Raises:
         ProfileError: there are none, or one of them cannot be read.
     """
     found: list[FileProfile] = []
     left_out: list[ProfileError] = []
-    for path in profile_files(folder):
+    for path in profile_files(folder, host):
         try:
             found.append(FileProfile(path))
         except ProfileError as error:
@@ -255,11 +258,14 @@ def _kernels(file: layout.File) -> list[KernelTotal]:
     room = layout.NAMES_SIZE  # names that overlap cannot take more
     slots = list(file.launches)
     found = []
+    fills = file.fills
     for index, each in enumerate(_first(file.kernels, file.header.kernel_count)):
         if launches := sum(slot[index] for slot in slots):
             name = bytes(names[each.name_offset :][: min(each.name_length, room)])
             room -= len(name)
-            found.append(KernelTotal(_text(name), launches, each.gpu_ns))
+            known_ns = min(fills[index].known_ns, each.gpu_ns)
+            filled_ns = min(fills[index].filled_ns, known_ns)
+            found.append(KernelTotal(_text(name), launches, each.gpu_ns, known_ns, filled_ns))
     return found
 
 

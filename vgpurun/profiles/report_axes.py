@@ -95,9 +95,9 @@ def bytes_axis(axes: Axes, top: float, suffix: str = "", most: int = 5) -> None:
     axes.grid(axis="y")
 
 
-def percent_axis(axes: Axes, top: float = 100) -> None:
+def percent_axis(axes: Axes) -> None:
     """Let the vertical axis be percent."""
-    axes.set_ylim(0, top)
+    axes.set_ylim(0, 100)
     axes.set_yticks([0, 25, 50, 75, 100], ["0", "25 %", "50 %", "75 %", "100 %"])
     axes.grid(axis="y")
 

@@ -110,7 +110,7 @@ def copies(summary: Summary, shape: Shape, title: str = "") -> Figure:
 
 
 def waits(summary: Summary, shape: Shape, title: str = "") -> Figure:
-    """Draw how many launches waited how long."""
+    """Draw how many waits there were, by how long they were."""
     with alone(shape, 150, title) as axes:
         bounds = [show_time(bound).replace(".00", "").replace(".0", "") for bound in WAIT_BOUNDS_NS]
         joint = "\n" if shape.is_narrow else " "

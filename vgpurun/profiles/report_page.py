@@ -84,9 +84,7 @@ def _tiles(summary: Summary) -> list[tuple[str, str, str]]:
     if summary.launches:
         tiles.append((show_count(summary.launches), "kernel launches", ""))
     if summary.waits.count:
-        tiles.append(
-            (show_time(summary.waits.total_ns), "throttled", words.plural(summary.waits.count, "launch", "launches"))
-        )
+        tiles.append((show_time(summary.waits.total_ns), "throttled", words.plural(summary.waits.count, "wait")))
     if size_bytes := sum(copy.size_bytes for copy in summary.copies):
         tiles.append(
             (show_size(size_bytes), "copied", words.plural(sum(c.calls for c in summary.copies), "copy", "copies"))
@@ -110,7 +108,7 @@ def _sections(summary: Summary, figures: dict[str, Figure]) -> list[Section]:
             "kernels", "Kernels", table=report_tables.kernels(summary), note=_KERNEL_NOTE if summary.kernels else ""
         ),
         Section("copies", "Copies", found("copies"), report_tables.copies(summary), _COPY_NOTE),
-        Section("waits", "Throttled launches", found("waits"), note=_WAIT_NOTE),
+        Section("waits", "Waits for the limit", found("waits"), note=_WAIT_NOTE),
         Section("processes", "Processes", table=report_tables.processes(summary)),
     ]
     return [section for section in sections if section.figures or (section.table and section.table.rows)]
@@ -126,4 +124,4 @@ _COPY_NOTE = (
     "asynchronous call (async) returns before: how long its copy takes is not measured, and its bytes count where the "
     "call was made."
 )
-_WAIT_NOTE = "A launch waits here while the container has used up its share, or another container has its turn."
+_WAIT_NOTE = "While the container has used up its share, its work is off the GPU; or launches are held and wait here."

@@ -14,10 +14,10 @@ from vgpurun.profiles.series import Axis
 from vgpurun.profiles.summary import Summary
 from vgpurun.profiles.words import plural, short_command
 
-_FULL_PROCESSES = 4  # of more, only the GPU and the waits have lanes
+_FULL_PROCESSES = 4  # beyond, only the GPU and the waits have lanes
 _MOST_PROCESSES = 12
-_BAND = 0.72  # of a row's height
-_LEAST_PART = 0.18  # of a band's height, for what would else be too short to be seen
+_BAND = 0.72  # a part of a row's height
+_LEAST_PART = 0.18  # a part of a band's height, so that short bands can be seen
 
 _STEPS = 10  # heights that are told apart
 _NARROW_MERGED = 3  # bins

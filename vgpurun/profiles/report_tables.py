@@ -9,6 +9,7 @@ from typing import Any
 from vgpurun.limits.quota import show_size
 from vgpurun.profiles import words
 from vgpurun.profiles.lanes import DIRECTIONS
+from vgpurun.profiles.model import KernelTotal
 from vgpurun.profiles.names import api_name, kernel_name, short_kernel_name
 from vgpurun.profiles.series import Axis
 from vgpurun.profiles.summary import WAIT_BOUNDS_NS, DeviceSummary, Summary
@@ -16,7 +17,7 @@ from vgpurun.profiles.units import show_count, show_rate, show_share, show_time
 
 _ROWS = 12
 _MOST_PROCESSES = 40
-_POINTS = 24  # of what is drawn over time, in the table beside the picture
+_POINTS = 24  # in the table beside a picture over time
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def kernels(summary: Summary) -> Table:
     """Return the launches of the kernels that took most GPU time."""
     shown, rest = summary.kernels[:_ROWS], summary.kernels[_ROWS:]
     total_ns = sum(kernel.gpu_ns for kernel in summary.kernels)
+    has_fill = any(kernel.fill_known_ns for kernel in shown)
     names = [_kernel_name(kernel.name) for kernel in shown]
     rows = [
         [
@@ -82,14 +84,19 @@ def kernels(summary: Summary) -> Table:
             show_share(kernel.gpu_ns / total_ns) if total_ns else "",
             show_count(kernel.launches),
             show_time(kernel.gpu_ns / kernel.launches) if kernel.launches else "",
+            *([_fill(kernel)] if has_fill else []),
         ]
         for kernel, (name, _) in zip(shown, names, strict=True)
     ]
     time, launches = show_time(sum(kernel.gpu_ns for kernel in rest)), sum(kernel.launches for kernel in rest)
     more = f"{words.plural(len(rest), 'other kernel')}: {time} in {words.plural(launches, 'launch', 'launches')}"
     parts = _parts([kernel.gpu_ns for kernel in shown])
-    columns = ["Kernel", "GPU time", "Share", "Launches", "Mean"]
+    columns = ["Kernel", "GPU time", "Share", "Launches", "Mean", *(["GPU filled"] if has_fill else [])]
     return Table(columns, rows, parts, "gpu", [full for _, full in names], more if rest else "")
+
+
+def _fill(kernel: KernelTotal) -> str:
+    return show_share(kernel.filled_ns / kernel.fill_known_ns) if kernel.fill_known_ns else ""
 
 
 def _kernel_name(name: str) -> tuple[str, str]:

@@ -25,8 +25,8 @@ class DeviceSummary:
     memory_limit_bytes: int | None
     sm_limit_percent: int
     share: float | None
-    gpu_ns: int  # of the profiled processes, as measured at their streams: what overlaps is counted once
-    used_bytes: Sequence[float | None]  # of all processes, profiled or not; by bins of Summary.fine
+    gpu_ns: int  # the profiled processes', measured at their streams: overlaps are counted once
+    used_bytes: Sequence[float | None]  # all processes', profiled or not; by bins of Summary.fine
     own_bytes: Sequence[tuple[int, Sequence[float | None]]]  # by process
     memory_limits: Sequence[float | None]
     shares: Sequence[float | None]  # by bins of Summary.coarse
@@ -52,7 +52,7 @@ class CopySummary:
 
 @dataclass(frozen=True)
 class WaitSummary:
-    """The launches that were held back. `by_length` has one figure for each of WAIT_BOUNDS_NS, and one for longer."""
+    """The waits for the limit. `by_length` has one figure for each of WAIT_BOUNDS_NS, and one for longer."""
 
     count: int
     total_ns: int
@@ -314,5 +314,11 @@ def merged_kernels(profiles: Iterable[ProcessProfile]) -> list[KernelTotal]:
     merged: dict[str, KernelTotal] = {}
     for total in (total for profile in profiles for total in profile.kernels):
         before = merged.get(total.name, KernelTotal(total.name, 0, 0))
-        merged[total.name] = KernelTotal(total.name, before.launches + total.launches, before.gpu_ns + total.gpu_ns)
+        merged[total.name] = KernelTotal(
+            total.name,
+            before.launches + total.launches,
+            before.gpu_ns + total.gpu_ns,
+            before.fill_known_ns + total.fill_known_ns,
+            before.filled_ns + total.filled_ns,
+        )
     return sorted(merged.values(), key=lambda total: (-total.gpu_ns, -total.launches, total.name))

@@ -106,8 +106,8 @@ def waits(summary: Summary) -> str:
     """Return what there is to say about waits."""
     one = summary.waits
     mean = show_time(one.total_ns / one.count)
-    held = plural(one.count, "launch was", "launches were")
-    return f"{held} held back, {mean} each: {show_time(one.total_ns)} in all, the longest {show_time(one.longest_ns)}"
+    waits = f"{plural(one.count, 'wait')} for the limit, {mean} each"
+    return f"{waits}: {show_time(one.total_ns)} in all, the longest {show_time(one.longest_ns)}"
 
 
 def plural(number: int, singular: str, several: str = "") -> str:

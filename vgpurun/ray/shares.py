@@ -18,9 +18,9 @@ from vgpurun.limits.quota import Quota, parse_limit, parse_share
 if TYPE_CHECKING:
     from vgpurun.limits.nested import Share
 
-FIELD = "vgpurun"  # of a runtime_env
+FIELD = "vgpurun"  # in a runtime_env
 HOOK_FIELD = "worker_process_setup_hook"  # Ray's own
-NODE_VARIABLE = "VGPURUN_RAY"  # what a worker is told when it starts
+NODE_VARIABLE = "VGPURUN_RAY"  # tells a worker its node's GPUs when it starts
 SETUP = "vgpurun.ray.worker.setup"  # the setup hook of workers
 # A placement group has a key for the whole group and one for each bundle: they name the same share.
 _RESOURCE = re.compile(r"GPU|GPU_group_[0-9A-Za-z]+", re.ASCII)

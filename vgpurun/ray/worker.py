@@ -26,8 +26,8 @@ _NO_LIMITS = (
     "this worker has no limits, and gets no GPU: its node needs RAY_RUNTIME_ENV_PLUGINS, and its driver "
     "RAY_RUNTIME_ENV_HOOK"
 )
-_PATCHED = "set_visible_accelerator_ids"  # of ray._private.utils: Ray calls it before each task and each actor
-_BEGINS = "record_task_log_start"  # of Ray's worker: it is called next, and what it raises is the task's error
+_PATCHED = "set_visible_accelerator_ids"  # in ray._private.utils: Ray calls it before each task and each actor
+_BEGINS = "record_task_log_start"  # in Ray's worker: called next, and its exceptions are the task's errors
 
 
 def setup() -> None:
@@ -65,17 +65,17 @@ class _Limits:
         self._node = node
         self._worker = worker
         self._last = [(gpu.uuid, Quota(memory_bytes=0)) for gpu in node.gpus]
-        self._seen = frozenset(gpu.uuid for gpu in node.gpus)  # what CUDA would find
+        self._seen = frozenset(gpu.uuid for gpu in node.gpus)  # the GPUs that CUDA would find
         state.sweep(has_tenants=False)
         nothing = limits_bytes(self._last, has_parent=bool(node.parents))
         self._folder = StateFolder.make(state.new_folder_path("ray"), {"etc/limits": nothing}, _owner(node))
-        if node.parents:  # the outermost share takes turns with others
+        if node.parents:  # others on the GPU see the outermost share
             from vgpurun.limits.nested import PARENT
 
             (self._folder.path / PARENT).symlink_to(node.parents[0])
         else:
             tenants.make(self._folder.path, os.geteuid())
-            os.environ[abi.ENV_TURNS_FILE] = str(tenants.turns_file(self._folder.path))
+            os.environ[abi.ENV_PRESENCE_FILE] = str(tenants.presence_file(self._folder.path))
         self._file = self._folder.path / "etc" / "limits"
         atexit.register(_in_this_process(self._folder.remove))
         os.environ[abi.ENV_LIMITS_FILE] = str(self._file)

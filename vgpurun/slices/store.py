@@ -57,7 +57,7 @@ class Slice:
     driver: str = "host"
     created_s: float = 0.0
     ends_s: float | None = None
-    inode: int = 0  # of its folder: another slice of that name has another
+    inode: int = 0  # its folder's: another slice of that name has another
     removed_by: object = None  # the command that is about to, as in holders.py
 
     @property
@@ -74,6 +74,11 @@ class Slice:
     def usage(self) -> Path:
         """The usage file of all that have joined."""
         return self.folder / "run" / "usage"
+
+    @property
+    def together(self) -> bool:
+        """Whether what joins it works on the GPUs at the same time, by MPS."""
+        return any(quota.together for _, quota in self.quotas)
 
     def is_over(self) -> bool:
         """Ask whether its time has ended: then it reserves nothing more."""
@@ -135,7 +140,7 @@ def make(
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise there_is_one(name) from None
         raise StateError(f"cannot make the slice {place}: {error.strerror}") from None
-    made = _read(place)  # as long as it is held: afterwards anybody may change or remove it
+    made = _read(place)  # while the lock is held: afterwards anybody may change or remove it
     folder.close()
     tenants.make(place, writer)
     _flush_folder(place.parent)
@@ -366,7 +371,7 @@ def renew(found: Slice) -> None:
         if run.st_uid == os.geteuid() and run.st_mode & stat.S_IROTH and not state.is_of_one_user(found.folder):
             _let_in(found.folder, [found.user, *found.users])
         if limits_file.read_limits(path) is None:
-            with atomic_file(path) as half_made:  # what runs has the old one mapped
+            with atomic_file(path) as half_made:  # running programs have the old one mapped
                 half_made.write_bytes(limits_file.limits_bytes(found.quotas))
     except OSError as error:
         raise StateError(

@@ -16,7 +16,7 @@ from vgpurun.slurm import conf, job, plugin, scripts
 from vgpurun.slurm.plugin import show_release
 from vgpurun.storage import state
 
-_MOST_SHARDS = 100  # of one GPU: a shard is no less than 1 % of its time
+_MOST_SHARDS = 100  # on one GPU: a shard is no less than 1 % of its time
 _SHORTEST_TIMEOUT_S = 60
 _TELLS_SHARDS = (23, 11)  # the first release whose slurmctld says how many shards each GPU of a job has
 _BUILD = "vgpurun slurm build-plugin"
@@ -165,10 +165,12 @@ def _hook(name: str, given: str, files: Sequence[Path]) -> Iterator[Finding]:
     elif not os.access(ours.path, os.X_OK):
         yield Finding(name, FAILED, f"{ours.path} cannot be executed: it drains the node", f"chmod +x {ours.path}")
     else:
-        yield _on_path(name, ours, verb, FAILED)
+        yield _as_slurmd_runs_it(name, ours, verb, FAILED)
 
 
-def _on_path(name: str, script: scripts.Script, verb: str, status: str) -> Finding:
+def _as_slurmd_runs_it(name: str, script: scripts.Script, verb: str, status: str) -> Finding:
+    if not scripts.is_roots(script.path):  # slurmd runs it whoever's it is
+        return Finding(name, FAILED, f"{script.path} is not root's, and runs as root", f"chown root {script.path}")
     without = script.path_without(verb)
     if without is None:
         return Finding(name, OK, str(script.path))
@@ -188,7 +190,7 @@ def _health_check(path: Path, values: Mapping[str, str]) -> Iterator[Finding]:
         words = f"Slurm never runs it, since there is no HealthCheckInterval: {_STAYS}"
         yield Finding(name, WARNING, words, "HealthCheckInterval=300")
     else:
-        yield _on_path(name, script, "sweep", WARNING)
+        yield _as_slurmd_runs_it(name, script, "sweep", WARNING)
 
 
 def _enforcement(path: Path, values: Mapping[str, str], node: str) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from vgpurun.util.printable import printable
 
 def error(words: str, node: str) -> None:
     """Write a line where slurmd of this node writes its own, or into the system's log if that fails. Raises nothing."""
-    line = f"vgpurun: {printable(' '.join(words.split()))}"  # it may have what a user wrote
+    line = f"vgpurun: {printable(' '.join(words.split()))}"  # may contain a user's text
     with suppress(OSError, SlurmError):
         name = conf.values(conf.slurm_conf()).get("slurmdlogfile", "")
         if name:

@@ -120,11 +120,11 @@ def _make(job: Job, quotas: Sequence[DeviceQuota], driver: str, gpus: Sequence[G
     make_mount_points()
     files = slice_files(quotas, driver, gpus, lambda _: None)
     for file in _PRELOAD_FILES:
-        with suppress(FileNotFoundError):  # what the host preloads everywhere stays preloaded
+        with suppress(FileNotFoundError):  # the host's own preloads stay preloaded
             files["etc/ld.so.preload"] += file.read_bytes()
     files["slurm/job"] = job.record(quotas).encode()
     place = store.slices_folder() / job.slice_name
-    links = {"slurm/library": str(libvgpu.path), "slurm/turns": str(tenants.turns_file(place))}
+    links = {"slurm/library": str(libvgpu.path), "slurm/presence": str(tenants.presence_file(place))}
     user = users.name_of(job.uid)
     return store.make(job.slice_name, quotas, files, driver, user=user, links=links, writer=job.uid)
 
@@ -134,7 +134,7 @@ def make_mount_points() -> None:
     try:
         for folder in ("etc", "run", "tenants"):
             state.make_readable(CONTAINER_FOLDER / folder)
-        files = ("libvgpu.so", "run/usage", "run/turns")
+        files = ("libvgpu.so", "run/usage", "run/presence")
         for file in (*(CONTAINER_FOLDER / name for name in files), *_PRELOAD_FILES):
             if not file.exists():
                 file.touch(0o644)
@@ -174,7 +174,7 @@ def sweep(node: str) -> Iterator[Ended]:
         if job.isdecimal() and not is_on(job, node):
             with suppress(OSError):  # a folder is none of ours
                 path.unlink()
-    store.sweep()  # what a prolog has left that was killed
+    store.sweep()  # a killed prolog's leftovers
     tenants.sweep()
 
 

@@ -67,11 +67,20 @@ def text_of(path: Path) -> str:
     return "" if "\0" in text else text
 
 
+def is_roots(path: Path) -> bool:
+    """Whether it is a file that nobody but root, or the user who asks, can have put there. Raises nothing."""
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid())
+
+
 def _lines(script: Path, seen: set[Path]) -> Iterator[str]:
     for line in text_of(script).splitlines():
         code = _COMMENT.sub("", line)
         for named in _named(code, script):
-            if named not in seen and _is_roots(named):
+            if named not in seen and is_roots(named):
                 seen.add(named)
                 yield from _lines(named, seen)
         yield code
@@ -86,15 +95,6 @@ def _named(code: str, script: Path) -> Iterator[Path]:
             for pattern in (word, f"{word}/*") if word.endswith(".d") else (word,):  # a folder is for run-parts
                 with suppress(OSError, ValueError):  # no file can have such a name
                     yield from sorted(Path("/").glob(pattern.lstrip("/")))[:_MOST_NAMED]
-
-
-def _is_roots(path: Path) -> bool:
-    """Whether it is a file that nobody but root, or who asks, can have put there."""
-    try:
-        status = path.stat()
-    except OSError:
-        return False
-    return stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid())
 
 
 def _shells_path(script: Path) -> str | None:

@@ -69,10 +69,11 @@ def pid_namespace() -> int:
 
 def with_file(status: os.stat_result) -> set[int]:
     """Return the processes that have a file open, as far as this user may look. Raises nothing."""
-    return {int(each.name) for each in _PROC.iterdir() if each.name.isdecimal() and _has_open(each, status)}
+    return {int(each.name) for each in _PROC.iterdir() if each.name.isdecimal() and has_open(each, status)}
 
 
-def _has_open(process: Path, status: os.stat_result) -> bool:
+def has_open(process: Path, status: os.stat_result) -> bool:
+    """Whether a process of /proc has a file open, as far as this user may look. Raises nothing."""
     with suppress(OSError), os.scandir(process / "fd") as files:
         for file in files:
             with suppress(OSError):

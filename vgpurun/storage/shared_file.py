@@ -40,7 +40,7 @@ def read_regular(path: Path, most_bytes: int) -> bytes | None:
     if file is None:
         return None
     try:
-        return os.pread(file, min(most_bytes, os.fstat(file).st_size), 0)  # of kmsg nothing is taken from its readers
+        return os.pread(file, min(most_bytes, os.fstat(file).st_size), 0)  # none of kmsg, whose size is 0
     finally:
         os.close(file)
 

@@ -42,6 +42,7 @@ from vgpurun.util.times import boot_s
 CHANGING = "changing"
 _OF_ONE_USER = 0o600  # the mode of a usage file that one user's processes alone write
 CONTAINERS, SLICES = "containers", "slices"  # the folders in the root; local processes are among the first
+TOGETHER = "together"  # likewise, with the groups of slices made with --together
 ROOT_FOLDER = Path("/var/lib/vgpurun")
 _PATIENCE_S = 30.0
 _MOST_TIME_S = 253402300800  # the year 10000, which no calendar here has
@@ -110,7 +111,7 @@ class StateFolder:
         return folder
 
     def _fill(self, files: Mapping[str, bytes], has_usage: bool, links: Mapping[str, str]) -> None:
-        """Modes are set whatever the umask is: any user of the container must get through."""
+        """Write files and folders whose modes ignore the umask: any user of the container must get through."""
         folders = filter(None, (os.path.dirname(link) for link in links))  # noqa: PTH120
         for name in dict.fromkeys(("etc", "run", *folders)):
             (self.path / name).mkdir()
@@ -126,7 +127,7 @@ class StateFolder:
         self.path.chmod(0o755)
 
     def _make_usage_file(self) -> None:
-        """Made here, at its full size, so that nobody can replace it, and no full disk is met later."""
+        """Make the usage file at its full size, so that nobody can replace it and no full disk is met later."""
         file = os.open(self.path / "run" / "usage", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.posix_fallocate(file, 0, sizeof(abi.Usage))
@@ -141,7 +142,7 @@ class StateFolder:
         usage.parent.chmod(0o755)
 
     def let_in(self, user: int) -> None:
-        """Let another user mount the usage file in containers: whose engine makes them. Raises StateError."""
+        """Let another user, whose engine makes the containers, mount the usage file in them. Raises StateError."""
         try:
             let_through(self.path / "run", {user} - {os.geteuid()}, ())
         except OSError as error:
@@ -150,7 +151,7 @@ class StateFolder:
             ) from None
 
     def give_to(self, container: str) -> None:
-        """Write down the id of the container that this is of: from now on it is no other's. Raises StateError."""
+        """Record the id of the container that the folder belongs to from now on. Raises StateError."""
         self._owner["container"] = container
         try:
             write_owner(self.path, self._owner, is_flushed=False)  # a start waits for no disk
@@ -198,14 +199,14 @@ known_owner = Unchanged("owner", read_owner, None)  # the same, for what looks a
 
 
 def end_after(span_s: float) -> dict[str, object]:
-    """Return what an owner file says of an end so long from now."""
+    """Return the owner file's entries for an end that far from now."""
     return {"ends_s": time.time() + span_s, "ends_boot_s": boot_s() + span_s, "boot": boot_id()}
 
 
 def ends_s(owner: Mapping[str, Any]) -> float | None:
-    """Return when what an owner file is about ends, by the boot clock, or None where it has no end.
+    """Return when the owner's time ends, by the boot clock, or None where it has no end.
 
-    The time of day decides only after another start of the host: whoever sets it ends nothing.
+    The time of day decides only after a reboot, so setting it ends nothing.
     """
     if owner.get("boot") == boot_id() and (ends := _moment(owner.get("ends_boot_s"))) is not None:
         return ends
@@ -223,13 +224,13 @@ def write_owner(folder: Path, owner: Mapping[str, Any], is_flushed: bool = True)
 
 
 def host_root() -> Path:
-    """Return where that is kept which concerns all users of the host alike."""
+    """Return the root folder of all state that concerns every user of the host."""
     given = os.environ.get("VGPURUN_STATE_DIR")
     return _followable(Path(given)) if given else ROOT_FOLDER
 
 
 def visible_roots() -> list[Path]:
-    """Return where state is kept that concerns this user's launches: the own place, and root's, which all can read."""
+    """Return the roots of state that concerns this user's launches: the user's own, and root's, which all can read."""
     own = root_folder()
     return [own] if os.environ.get("VGPURUN_STATE_DIR") or own == ROOT_FOLDER else [own, ROOT_FOLDER]
 
@@ -261,13 +262,13 @@ def is_held(folder: Path) -> bool:
 
 
 def _is_held_as_before(folder: Path) -> bool:
-    """Ask the same of a folder that is gone, or of an older version, whose owner file has a PID alone."""
+    """Ask the same about a folder that is gone, or that an older version made, with only a PID in its owner file."""
     pid = (read_owner(folder) or {}).get("pid")
     return isinstance(pid, int) and identify(pid) is not None
 
 
 def free_folders() -> dict[Path, dict[str, Any] | None]:
-    """Return the state folders that nobody holds, with their owners: what of them is in use is to be asked after this.
+    """Return the state folders that nobody holds, with their owners. Ask for the containers in use only after this.
 
     A folder that has its owner and is free has the container that it will ever have, so that a list made later has it.
     """
@@ -332,7 +333,7 @@ def _may_be_held(folder: Path) -> bool:
 
 
 def remove_free(folder: Path, owner: Mapping[str, Any] | None) -> bool:
-    """Remove a folder that nobody holds and whose owner is this still; return whether it is gone by that.
+    """Remove a folder that nobody holds and that still has this owner; return whether this call removed it.
 
     Its maker may not have locked it yet, and makes it anew then.
     """
@@ -357,11 +358,15 @@ def remove_free(folder: Path, owner: Mapping[str, Any] | None) -> bool:
 
 def size_bytes(folder: Path) -> int:
     """Return what a folder takes on the disk."""
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                total += os.lstat(os.path.join(place, name)).st_blocks * 512  # noqa: PTH118
+    total, left = 0, [str(folder)]
+    while left:  # os.walk() calls itself for each folder in a folder
+        with suppress(OSError), os.scandir(left.pop()) as entries:
+            for each in entries:
+                with suppress(OSError):
+                    if each.is_dir(follow_symlinks=False):
+                        left.append(each.path)
+                    else:
+                        total += each.stat(follow_symlinks=False).st_blocks * 512
     return total
 
 

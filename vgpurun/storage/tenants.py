@@ -5,11 +5,11 @@ own there, and can only read all others.
 
     <abi.LOCK_DIR>/<hash>/   0755  the hash is of the state folder's path
                   limits     0644  a copy of the state folder's etc/limits: what the others are to believe of it
-                  turns5           its turns, written by its processes: 0644 where they are all of one user, else
-                                   0666, and the mounts of containers keep it from those of others
+                  presence1        when its processes were at work, by themselves: 0644 where they are all of one user,
+                                   else 0666, and the mounts of containers keep it from those of others
                   of         0644  the state folder's path
 
-Containers see the folder read-only, and their own turns5 once more (launch/plan.py, cdi/specification.py). Programs
+Containers see the folder read-only, and their own presence1 once more (launch/plan.py, cdi/specification.py). Programs
 that nobody has started make a program-... of their own.
 """
 
@@ -33,11 +33,11 @@ from vgpurun.errors import StateError
 from vgpurun.util import access_list
 from vgpurun.util.nofollow import open_nofollow, opened_folder
 
-_LIMITS, _OF = "limits", "of"
+LIMITS, _OF = "limits", "of"
 _PROGRAM = "program-"
 _TRIES = 100  # to take a place that somebody else takes again and again
 _FORGOTTEN_S = 24 * 3600  # a program that has launched nothing for so long, and may have ended
-_KEPT_OF_ANOTHER = 256  # of another user's folders, the last written, which the library looks at all the time
+_KEPT_OF_ANOTHER = 256  # another user's folders, the last written; the library reads them all the time
 _KEPT_S = 3600  # and the others, which may be just at a start
 _MOST_REMOVED = 1000  # in a sweep, for which a launch waits
 _MOST_IN_ONE = 16  # several times what a tenant has
@@ -59,7 +59,7 @@ def make_lock_dir(path: Path = Path(abi.LOCK_DIR)) -> None:
             path.mkdir()
             status = path.lstat()
         if stat.S_ISDIR(status.st_mode) and os.geteuid() in (0, status.st_uid):
-            with suppress(PermissionError):  # of root in a user namespace alone
+            with suppress(PermissionError):  # root in a user namespace alone
                 _make_open(path)
                 return
     except OSError as error:
@@ -97,9 +97,9 @@ def _sha2() -> ModuleType:
     raise AssertionError("unreachable: hashlib is always there")
 
 
-def turns_file(state_folder: Path) -> Path:
+def presence_file(state_folder: Path) -> Path:
     """Return the file that the tenant's own processes write."""
-    return folder_of(state_folder) / abi.TURNS_NAME
+    return folder_of(state_folder) / abi.PRESENCE_NAME
 
 
 def is_there(state_folder: Path) -> bool:
@@ -107,6 +107,13 @@ def is_there(state_folder: Path) -> bool:
     with suppress(OSError):
         return _is_made(folder_of(state_folder))
     return False
+
+
+def state_folder_of(place: Path) -> Path | None:
+    """Return the state folder of a tenant of this user's, None of another's. Raises OSError."""
+    if place.lstat().st_uid != os.geteuid():
+        return None
+    return Path(os.fsdecode(_read_own(str(place / _OF))))
 
 
 def make(state_folder: Path, writer: int | None = None) -> None:
@@ -120,21 +127,21 @@ def make(state_folder: Path, writer: int | None = None) -> None:
         if state_folder.stat().st_uid != os.geteuid() or _is_made(place):
             return
         contents = {
-            _LIMITS: ((state_folder / "etc" / "limits").read_bytes(), 0o644),
+            LIMITS: ((state_folder / "etc" / "limits").read_bytes(), 0o644),
             _OF: (str(state_folder).encode(), 0o644),
-            abi.TURNS_NAME: (bytes(abi.TURNS_BYTES), 0o666 if writer is None else 0o644),
+            abi.PRESENCE_NAME: (bytes(abi.PRESENCE_BYTES), 0o666 if writer is None else 0o644),
         }
         half_made = place.with_name(f".{os.urandom(6).hex()}")
         half_made.mkdir()
         try:
             _fill(half_made, contents)
             if writer is not None:
-                os.chown(half_made / abi.TURNS_NAME, writer, -1)
+                os.chown(half_made / abi.PRESENCE_NAME, writer, -1)
             _put(half_made, place)
         finally:
             shutil.rmtree(half_made, ignore_errors=True)
     except OSError as error:
-        raise StateError(f"cannot make {place}: {error.strerror}; the programs on a GPU take turns by it") from None
+        raise StateError(f"cannot make {place}: {error.strerror}; programs on a GPU see each other by it") from None
 
 
 def _is_made(place: Path) -> bool:
@@ -142,7 +149,7 @@ def _is_made(place: Path) -> bool:
     with suppress(FileNotFoundError, NotADirectoryError):
         status = place.lstat()
         if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():  # nobody else can replace it
-            return stat.S_ISREG((place / abi.TURNS_NAME).lstat().st_mode)
+            return stat.S_ISREG((place / abi.PRESENCE_NAME).lstat().st_mode)
     return False
 
 
@@ -161,7 +168,7 @@ def _fill(folder: Path, contents: Mapping[str, tuple[bytes, int]]) -> None:
 
 
 def _put(half_made: Path, place: Path) -> None:
-    """Put a folder in its place, which another process may be about to do as well, or somebody to prevent.
+    """Move a folder to its place, while another process may do the same, or another user try to prevent it.
 
     Raises OSError.
     """
@@ -178,7 +185,7 @@ def _put(half_made: Path, place: Path) -> None:
 
 
 def _clear(place: Path) -> None:
-    """Remove what is in the way: a folder of an older version, or what somebody has put there. Raises OSError."""
+    """Remove an obstacle: an older version's folder, or another user's file. Raises OSError."""
     try:
         place.unlink(missing_ok=True)
     except IsADirectoryError:
@@ -191,7 +198,7 @@ def tell(state_folder: Path, limits: bytes) -> None:
     Raises OSError, also where another user has put something in the place of the file.
     """
     with suppress(FileNotFoundError):
-        file = open_nofollow(folder_of(state_folder) / _LIMITS, os.O_WRONLY | os.O_NONBLOCK)
+        file = open_nofollow(folder_of(state_folder) / LIMITS, os.O_WRONLY | os.O_NONBLOCK)
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode) or status.st_uid != state_folder.stat().st_uid:
@@ -207,7 +214,7 @@ def remove(state_folder: Path) -> None:
 
 
 def sweep() -> None:
-    """Remove what is left of this user's tenants whose state folders are gone; root does as sweep_others(), too."""
+    """Remove this user's tenants whose state folders are gone; root calls sweep_others(), too."""
     with (
         suppress(OSError),
         opened_folder(Path(abi.LOCK_DIR)) as place,
@@ -228,7 +235,7 @@ def sweep_others() -> bool:
     removed = 0
     with suppress(OSError), opened_folder(Path(abi.LOCK_DIR)) as place:
         for left in _left_by_others(place):
-            with suppress(OSError):  # one that cannot be read keeps no other
+            with suppress(OSError):  # an unreadable folder keeps no other
                 removed += _remove_flat(place, left)
             if removed == _MOST_REMOVED:
                 return True
@@ -265,16 +272,16 @@ def _of_another(entry: os.DirEntry[str], now_s: float) -> _Left | None:
         if user == os.geteuid():
             return None
         with suppress(OSError):
-            status = _turns_status(entry.path)
+            status = _presence_status(entry.path)
         return _Left(abs(now_s - status.st_mtime), user, entry.name)
     return None
 
 
-def _turns_status(place: str) -> os.stat_result:
-    """Look at a tenant's turns, and follow no link that its user may have put there. Raises OSError."""
+def _presence_status(place: str) -> os.stat_result:
+    """Look at a tenant's presence, and follow no link that its user may have put there. Raises OSError."""
     folder = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        return os.stat(abi.TURNS_NAME, dir_fd=folder, follow_symlinks=False)
+        return os.stat(abi.PRESENCE_NAME, dir_fd=folder, follow_symlinks=False)
     finally:
         os.close(folder)
 
@@ -308,13 +315,13 @@ def _remove_flat(place: int, left: _Left) -> bool:
 
 
 def _is_stale(folder: os.DirEntry[str]) -> bool:
-    """Ask whether it is to be removed, as each launch asks of all, maybe thousands: Paths would take twice as long."""
+    """Ask whether a folder is stale. Each launch asks this of all, maybe thousands: Paths would take twice as long."""
     try:
         status = folder.stat(follow_symlinks=False)
         if status.st_uid != os.geteuid():
             return False
         if folder.name.startswith(_PROGRAM):
-            status = os.lstat(f"{folder.path}/{abi.TURNS_NAME}")
+            status = os.lstat(f"{folder.path}/{abi.PRESENCE_NAME}")
         is_old = time.time() - status.st_mtime > _FORGOTTEN_S
         if folder.name.startswith((".", _PROGRAM)):
             return is_old

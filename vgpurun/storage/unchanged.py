@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 _SETTLED_NS = 1_000_000_000  # longer than the clock of a file system stands still: what changes later has another time
-_MOST_FILES = 4096  # that are remembered
+_MOST_FILES = 4096  # remembered at the same time
 
 T = TypeVar("T")
 

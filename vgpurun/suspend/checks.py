@@ -21,7 +21,7 @@ _PROC = Path("/proc")
 _FILE_PAGES = ("inactive_file", "active_file")
 _NCCL = "/libnccl.so"
 _FIRST_WITH_IPC = 610
-_MEMORY_COMES_BACK_S = 2.0  # what just ended is not all gone yet
+_MEMORY_COMES_BACK_S = 2.0  # a process that just ended has not returned all its memory yet
 _POLL_INTERVAL_S = 0.05
 
 

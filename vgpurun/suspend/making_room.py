@@ -103,7 +103,7 @@ class _Movable:
     def _may_go(self, holder: Holder, onto: Gpu) -> bool:
         target = _target(holder)
         if holder.id in self._reasons and holder.id not in self._processes:
-            return False  # it stays, wherever there is room
+            return False  # stays, wherever there is room
         try:
             if holder.id not in self._processes:
                 self._processes[holder.id] = check_move(target, self._gpus, self._checkpoints, {})

@@ -43,9 +43,9 @@ def move(
 ) -> Record:
     """Bring all processes of a share onto these GPUs, as many as it has; all of them, or none.
 
-    Which it has is looked at under the lock: another may have moved it just before. `admitted` is entered while the new
-    ones are reserved; those that it had stay reserved until it has left them.
-    Raises NoRoomError, SuspendError and StateError: then all run on, where they were.
+    The share's present GPUs are read under the lock, since another command may just have moved it. `admitted` is
+    entered while the new GPUs are reserved; the old ones stay reserved until the share has left them.
+    Raises NoRoomError, SuspendError and StateError: then all programs continue where they were.
     """
     with changing(target):
         if not takes_turns(target) and finish_locked(target, gpus, driver) is not None:
@@ -60,7 +60,7 @@ def move(
         record.write(target.limits_folder, begun)
         try:
             with admitted(target, needed):
-                set_suspended(target, abi.SUSPENDING)  # what starts waits, before it sees the GPUs of both sides
+                set_suspended(target, abi.SUSPENDING)  # new programs wait, before they see the GPUs of both sides
                 relocation.reserve(target, limits, onto)
             time.sleep(CALLS_NOTICE_S)
             _await_starts(target, wishes.lock_timeout_ms)

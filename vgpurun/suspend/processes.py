@@ -1,8 +1,8 @@
 """Finds the processes of a container, a slice or a local program that use GPUs, as this host numbers them.
 
-The slots of the usage file say which, by PIDs that count in the container's PID namespace, and NVML lists those without
-our library as well. The container writes the slots, so the kernel has the last word: a process belongs to it that has
-its usage file mounted, or one of its two files mapped and is of a user whom it is for: limits are for all to read.
+The slots of the usage file name them by PIDs of the container's PID namespace, and NVML lists programs without our
+library, too. The container writes the slots, so the kernel has the last word: a process belongs to a container if it
+has the usage file mounted, or has one of the two files mapped and is of the right user (all users can read limits).
 """
 
 import re
@@ -33,12 +33,12 @@ def held_bytes(processes: Sequence[ProcessIdentity], gpus: Sequence[Gpu]) -> dic
 def sum_by_gpu(
     held: Mapping[ProcessIdentity, Mapping[str, int]], processes: Sequence[ProcessIdentity], gpus: Sequence[Gpu]
 ) -> dict[str, int]:
-    """Return what these processes hold of each GPU, by UUID, of what all do."""
+    """Return how much these processes hold of each GPU, by UUID; `held` is that of all processes."""
     return {gpu.uuid: sum(held[each].get(gpu.uuid, 0) for each in processes) for gpu in gpus}
 
 
 def held_by_each(processes: Sequence[ProcessIdentity], gpus: Sequence[Gpu]) -> dict[ProcessIdentity, dict[str, int]]:
-    """Return the same of each process, without GPUs of which it holds nothing. Raises GpuError."""
+    """Return how much each process holds of each GPU, without GPUs of which it holds nothing. Raises GpuError."""
     listed = {gpu.uuid: read_processes(gpu) for gpu in gpus}
     return {
         each: {uuid: found[each.pid] for uuid, found in listed.items() if found.get(each.pid)} for each in processes
@@ -59,7 +59,7 @@ def find(folder: Path, gpus: Sequence[Gpu]) -> list[ProcessIdentity]:
 
 
 def find_all(folder: Path, gpus: Sequence[Gpu], driver: Checkpoints) -> list[ProcessIdentity]:
-    """Return with these all others there that have started CUDA, and hold nothing of a GPU yet; raise the same.
+    """Return the same processes and those that have started CUDA but hold no GPU memory yet. Raises like find().
 
     It looks at each process of the host.
     """
@@ -96,7 +96,7 @@ def _with_slots(usage: Path) -> Iterator[int]:
         except PermissionError:
             unseen = process.name
         except (OSError, StopIteration, ValueError):
-            continue  # it has ended
+            continue  # has ended
     if elsewhere and unseen:
         raise OthersProcessError(f"the processes with the limits in {usage.parents[1]} are another user's; use sudo")
 
@@ -126,13 +126,14 @@ def belongs_to(pid: int, folder: Path) -> bool:
     except PermissionError:
         raise OthersProcessError(f"process {pid} is another user's; use sudo") from None
     except (OSError, ValueError):
-        return False  # it has ended
+        return False  # has ended
 
 
 def _is_for(folder: Path, uid: int, has_usage: bool) -> bool:
     """Ask whether a user's process may be below a state folder, whatever it has mapped. Raises OSError.
 
-    One may map what another has sent it. What root started may have opened the usage file and become another user's.
+    A process may map a file that another user has sent it. A process that root started may have opened the usage file
+    before it became another user's.
     """
     status = folder.stat()
     with suppress(SliceError):

@@ -92,7 +92,7 @@ def read(folder: Path) -> Record | None:
 
 
 def _processes(given: Iterable[Sequence[Any]]) -> tuple[ProcessIdentity, ...]:
-    """Read what names processes. One written by a version before has no boot: it was made in this one."""
+    """Read recorded processes. Records of earlier versions have no boot id: they were made in this boot."""
     return tuple(
         ProcessIdentity(int(pid), int(started_ticks), str(*boot) if boot else boot_id())
         for pid, started_ticks, *boot in given

@@ -30,11 +30,11 @@ from vgpurun.util.threads import uninterrupted
 
 _PROC = Path("/proc")
 _SIMULATED = "sim.yaml"
-_MOST_BYTES = 1 << 20  # of that file
+_MOST_BYTES = 1 << 20  # that file's
 
 
 def onto_named(name: str, own: Sequence[Gpu], wanted: Sequence[Gpu]) -> dict[str, str]:
-    """Return which of the wanted GPUs takes the place of which that a share has, by UUID: what it has of them stays.
+    """Return which wanted GPU replaces which GPU of a share, by UUID. GPUs that it has already stay.
 
     Raises SuspendError where it has another number of GPUs, or those already.
     """
@@ -74,16 +74,16 @@ def check(target: Limited, processes: Sequence[ProcessIdentity], gpus: Sequence[
 
 
 def reserve(target: Limited, limits: Sequence[tuple[str, Quota]], onto: Mapping[str, str]) -> None:
-    """Have the new GPUs beside those that it has, while calls wait. Raises OSError."""
+    """Add the new GPUs to the limits file while calls wait. Raises OSError."""
     both = [*limits, *((onto[uuid], quota) for uuid, quota in limits if uuid in onto)]
     waiting = [(uuid, replace(quota, suspended=abi.SUSPENDING)) for uuid, quota in both]
     limits_file.write_gpus(_path(target), waiting, has_moved=False)
 
 
 def settle(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Record) -> Record:
-    """Finish a move that was interrupted, so far that all are on the same GPUs or will come back there.
+    """Finish an interrupted move so far that all processes are on the same GPUs, or will come back there.
 
-    What is left of the move is keep(). Raises SuspendError, GpuError, NoRoomError and OSError.
+    keep() does the rest. Raises SuspendError, GpuError, NoRoomError and OSError.
     """
     if found.phase == Phase.MOVING:
         try:
@@ -96,13 +96,13 @@ def settle(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Rec
 
 
 def without_move(settled: Record) -> Record:
-    """Return what is left to do when a move has been settled and kept."""
+    """Return the record without the move, for what is left to do after settle() and keep()."""
     held_bytes = _moved(settled) if settled.phase == Phase.MOVING else settled.held_bytes
     return settled._replace(phase=Phase.SUSPENDING, held_bytes=held_bytes, onto={}, moved=())
 
 
 def keep(target: Limited, settled: Record) -> None:
-    """Give back what is left: the GPUs that it had, each of which the new one takes the place of, or the new ones.
+    """Release one set of GPUs: the old ones, which the new ones replace, or the new ones.
 
     Raises OSError.
     """
@@ -116,7 +116,7 @@ def keep(target: Limited, settled: Record) -> None:
 
 @uninterrupted()
 def forward(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Record) -> None:
-    """Bring back all that are away, on the new GPUs, and locked still.
+    """Bring back all processes that are away, on the new GPUs, still locked.
 
     Raises SuspendError, GpuError and NoRoomError: some may be there then.
     """
@@ -128,7 +128,7 @@ def forward(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Re
 
 
 def turn_back(target: Limited, driver: Checkpoints, found: Record) -> Record:
-    """Write down that all are to be on their own GPUs again, and which are not. Raises OSError, SuspendError."""
+    """Record that all go back to their old GPUs, and which have to. Raises OSError, SuspendError."""
     moved = _in_state(driver, found.processes, ProcessState.LOCKED)
     found = found._replace(phase=Phase.RETURNING, moved=tuple(moved))
     record.write(target.limits_folder, found)
@@ -137,7 +137,7 @@ def turn_back(target: Limited, driver: Checkpoints, found: Record) -> Record:
 
 @uninterrupted()
 def _backward(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, found: Record) -> None:
-    """Bring those that are on the new GPUs to their own. The record has those that an earlier attempt brought there."""
+    """Bring processes back from the new GPUs. The record names those that are still to come back."""
     new = [gpu for gpu in gpus if gpu.uuid in found.onto.values()]
     # The driver may have finished what was given up: a process that was stopped meanwhile has come there since.
     late = [each for each in _in_state(driver, found.processes, ProcessState.LOCKED) if on_gpus([each], new)]
@@ -172,9 +172,9 @@ def _moved(found: Record) -> dict[str, int]:
 
 
 def _pairs(process: ProcessIdentity, gpus: Sequence[Gpu], onto: Mapping[str, str]) -> dict[str, str]:
-    """Return which GPU comes to the place of each that a process sees: the driver wants all of them, in pairs.
+    """Return the pairs that the driver wants for a restore: for each GPU that a process sees, the one in its place.
 
-    Those that it goes to change places with those that it had.
+    GPUs that it moves to change places with those that it leaves.
     """
     seen = [gpu.uuid for gpu in _seen_by(process.pid, gpus)]
     left = [uuid for uuid in onto if uuid not in onto.values()]
@@ -183,13 +183,13 @@ def _pairs(process: ProcessIdentity, gpus: Sequence[Gpu], onto: Mapping[str, str
 
 
 def _seen_by(pid: int, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return the whole GPUs that a process can reach: in a container those whose nodes it has, else all."""
+    """Return the whole GPUs that a process can reach: all, or in a container those whose device nodes it has."""
     process = _PROC / str(pid)
     whole = [gpu for gpu in gpus if gpu.mig_index is None]
     try:
         own = next((each.place for each in mounts_of(process) if each.point == f"{abi.CONTAINER_DIR}/etc"), None)
     except OSError:
-        return whole  # it has ended
+        return whole  # has ended
     if own is None:
         return whole
     try:
@@ -210,7 +210,7 @@ def _is_held_by_driver(target: Limited, processes: Sequence[ProcessIdentity], gp
 
 
 def _has_parts(pid: int) -> bool:
-    """Whether a process has limits of its own within those of the share: then it has the files of both mapped."""
+    """Whether a process has limits of its own within the share's: then it has the files of both mapped."""
     try:
         mapped = [line.split(maxsplit=5) for line in read_lines(_PROC / str(pid) / "maps")]
     except OSError:

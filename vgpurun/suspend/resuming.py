@@ -31,7 +31,7 @@ def bring_back(
     overcommit: bool | None = None,
     wait_s: float = 0.0,
 ) -> Record | None:
-    """Give what is suspended its GPUs back; return what its suspension was, None where there was none.
+    """Resume a target; return its suspension, or None where there was none.
 
     Waits for room in the queue of launches, for so long. Raises NoRoomError, SuspendError, StateError and EngineError.
     """
@@ -67,7 +67,7 @@ def move_over(
 
 
 def _in_line(uuids: Sequence[str], wait_s: float, asked: str, act: Callable[[], T]) -> T:
-    """Do what needs room on these GPUs, in the queue of the launches if need be. Raises NoRoomError, and as it does."""
+    """Do something that needs room on these GPUs, waiting for it if necessary. Raises NoRoomError and its errors."""
     with closing(Line(uuids, wait_s, say, asked=asked)) as line:
         while True:
             refusal = None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vgpurun.errors import SliceError, SuspendError
 from vgpurun.inventory.reservations import local_processes
+from vgpurun.limits.quota import Quota
 from vgpurun.slices import store
 
 if TYPE_CHECKING:
@@ -37,9 +38,10 @@ def container_named(name: str, engine: "ContainerEngine", others: bool = False) 
 
 
 def slice_named(name: str) -> Target:
-    """Return a slice. Raises SliceError."""
+    """Return a slice. Raises SliceError, and SuspendError."""
     for found in store.slices():
         if found.name == name:
+            _refuse_together(f"slice {name}", found.quotas)
             return Target(found.id, f"slice {name}", found.folder)
     raise SliceError(f"there is no slice '{name}'; see them with: vgpurun slice ls")
 
@@ -51,10 +53,18 @@ def process_numbered(pid: str) -> Target:
             if holder.slice_folder:
                 joined = Path(holder.slice_folder).name
                 raise SuspendError(f"process {pid} is in slice {joined}; name that, as a whole: --slice {joined}")
+            _refuse_together(holder.name, holder.quotas)
             return Target(holder.id, holder.name, holder.folder)
     if not pid.isdecimal():
         raise SuspendError(f"--process '{pid}' is not a PID; see those of vgpurun local with: vgpurun smi")
     raise SuspendError(f"process {pid} was not started by vgpurun local, or has ended")
+
+
+def _refuse_together(name: str, quotas: Sequence[tuple[str, Quota]]) -> None:
+    if any(quota.together for _, quota in quotas):
+        raise SuspendError(
+            f"{name} works on its GPUs at the same time as others, by MPS, and stays there until it ends"
+        )
 
 
 def of_containers(containers: Sequence["VgpurunContainer"]) -> list[Target]:
@@ -64,10 +74,10 @@ def of_containers(containers: Sequence["VgpurunContainer"]) -> list[Target]:
 
 def slices_and_processes() -> Iterator[Target]:
     """Yield what runs, or may run, without an engine. Raises nothing."""
-    for found in store.slices():
+    for found in (each for each in store.slices() if not each.together):
         yield Target(found.id, f"slice {found.name}", found.folder)
     for holder in local_processes():
-        if not holder.slice_folder:
+        if not holder.slice_folder and not any(quota.together for _, quota in holder.quotas):
             yield Target(holder.id, holder.name, holder.folder)
 
 

@@ -1,10 +1,10 @@
-"""Suspends what holds GPUs, brings it back, and finishes what another command has begun.
+"""Suspends and resumes targets, and finishes transitions that another command has begun.
 
-Every step is written down before it is done (record.py), under the lock of the limits. A process is locked for the time
-of one transition alone: a command that finds one interrupted lets the processes run on, or go on coming back.
+Every step is recorded before it is done (record.py), under the lock of the limits. A process is locked during one
+transition only: a command that finds an interrupted transition unlocks the processes, or finishes bringing them back.
 
-The limits file says to the programs whether their calls wait, and to admission whether their memory and their time are
-reserved: a suspended container has given both back; one on its way out or back, or that waits for its turn, has not.
+The limits file tells programs whether their calls wait, and admission whether memory and time are reserved: a
+suspended container has given both back; one that is on its way out or back, or waits for its turn, has not.
 """
 
 import time
@@ -33,7 +33,7 @@ LOCK_TIMEOUT_MS = 10_000
 # enters a locked driver waits there, and asks for nothing. Its thread may have been out of processor time in between.
 CALLS_NOTICE_S = 0.2
 _ASKS_AGAIN_NS = 2_000_000_000  # a call that waits asks every half a second; one that has asked before has ended
-_MOST_ROUNDS = 20  # of processes that start while others are being locked
+_MOST_ROUNDS = 20  # for processes that start while others are being locked
 
 Admitted = Callable[[Limited, Sequence[tuple[Gpu, Quota]]], AbstractContextManager[object]]
 
@@ -84,7 +84,7 @@ def suspend(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, wishes: W
 
 
 def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: Admitted) -> Record | None:
-    """Bring all processes back; return what their suspension was, or None where there was none.
+    """Bring all processes back; return their suspension, or None where there was none.
 
     `admitted` gets the GPUs and the limits that are needed, and is entered while they are reserved again. A share
     that takes turns has them reserved then, and waits for its turn. Raises NoRoomError, SuspendError and StateError.
@@ -95,7 +95,7 @@ def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: 
             return found
         checks.check_runs(target.name, found.processes)
         wanted = devices_of(target.name, limits_of(target), gpus)
-        with nullcontext() if is_part(target) else admitted(target, wanted):  # what it is a part of is reserved
+        with nullcontext() if is_part(target) else admitted(target, wanted):  # the share around it is reserved
             if any(quota.takes_turns for _, quota in wanted):
                 record.write(target.limits_folder, found._replace(phase=Phase.RESUMING))
                 set_suspended(target, abi.SWAPPED)
@@ -108,7 +108,7 @@ def resume(target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, admitted: 
 def swap_in(
     target: Limited, gpus: Sequence[Gpu], driver: Checkpoints, may_go_on: Callable[[], bool] = lambda: True
 ) -> Record | None:
-    """Bring back what has its turn now; return what it was, or None where it does not wait for one.
+    """Bring back a target whose turn it is; return its suspension, or None where it does not wait for a turn.
 
     `may_go_on` is asked, and may wait, before its programs go on; where they may not, they are as before, and this
     returns None too. Raises NoRoomError, SuspendError and StateError.

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 LEAST_TURN_S = 2.0
-_MOVING_PART = 0.2  # of all the time, at most
+_MOVING_PART = 0.2  # a fifth of all the time, at most
 _IDLE_S = 1.0  # without GPU time, after which a turn is over, or
-_IDLE_PART = 0.25  # of what an exchange takes, where that is more: else every pause of a program would cost one
+_IDLE_PART = 0.25  # an exchange's time, if longer: else every pause of a program would cost an exchange
 
 
 class Group(NamedTuple):
@@ -41,10 +41,10 @@ class Turns:
     """The order of turns. It remembers only since when each has waited or had the GPU, so a new one can go on."""
 
     def __init__(self) -> None:
-        self._began_s: dict[str, float] = {}  # of those there
+        self._began_s: dict[str, float] = {}  # groups on a GPU
         self._waiting_s: dict[str, float] = {}  # since when, the longest first
         self._was_cut_off: set[str] = set()  # at work when their turn ended: they want the next one, asked or not
-        self._out_s: dict[str, float] = {}  # what their last way took
+        self._out_s: dict[str, float] = {}  # the duration of each group's last exchange
         self._in_s: dict[str, float] = {}
 
     def decide(self, groups: Sequence[Group], now_s: float) -> list[Exchange]:

@@ -91,15 +91,24 @@ def is_at(file: int, path: Path) -> bool:
 def holder_of(file: int) -> str:
     """Return the process that has the flock of a file, as far as the kernel tells; of another PID namespace: empty."""
     inode = os.fstat(file).st_ino
+    return next((process for process, locked in _flocks() if locked == inode), "")
+
+
+def locked_by(pid: int) -> set[int]:
+    """Return the inodes that a process has a flock of, as far as the kernel tells."""
+    return {inode for process, inode in _flocks() if process == str(pid)}
+
+
+def _flocks() -> Iterator[tuple[str, int]]:
+    """Yield the process and the inode of each flock that is held."""
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
-        return ""
+        return
     for line in lines:
         words = line.split()  # NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END
-        if len(words) > 5 and words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
-            return words[4]
-    return ""
+        if len(words) > 5 and words[1] == "FLOCK":
+            yield words[4], int(words[5].rpartition(":")[2])
 
 
 def show_holder(process: str) -> str:

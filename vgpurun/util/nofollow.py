@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST_LINKS = 40  # as many as the kernel follows on a path
+_MOST_LINKS = 40  # the kernel's own limit for a path
 
 
 def open_nofollow(path: Path, flags: int, mode: int = 0o600) -> int:

@@ -18,6 +18,7 @@ from vgpurun.util.kernel_text import read_lines, read_text
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PROC = Path("/proc")
 _PF_EXITING = 0x4
+_MOST_PARENTS = 64
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,16 @@ def read_stat(pid: int, task: int | None = None) -> Stat:
     if len(words) < 20:
         raise ValueError(pid)
     return Stat(words[0], int(words[1]), int(words[6]), int(words[17]), int(words[19]))
+
+
+def line_of(pid: int) -> Iterator[int]:
+    """Yield a process and those that it descends from, up to a bounded number. Raises nothing."""
+    with suppress(OSError, ValueError):
+        for _ in range(_MOST_PARENTS):
+            if pid <= 1:
+                return
+            yield pid
+            pid = read_stat(pid).parent
 
 
 def started_s(pid: int) -> float:
@@ -121,7 +132,7 @@ class ProcessIdentity(NamedTuple):
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
-            return False  # it ended just now
+            return False  # ended just now
 
 
 def identify(pid: int) -> ProcessIdentity | None:

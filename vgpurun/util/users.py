@@ -46,6 +46,16 @@ def gid_of(name: str) -> int | None:
     return None
 
 
+def become(name: str) -> None:
+    """Be another user of this host from now on, at home there. It takes root. Raises KeyError and OSError."""
+    user = pwd.getpwnam(name)
+    os.initgroups(name, user.pw_gid)
+    os.setgid(user.pw_gid)
+    os.setuid(user.pw_uid)
+    os.environ["HOME"] = user.pw_dir
+    os.environ.pop("XDG_STATE_HOME", None)
+
+
 def is_user(name: str) -> bool:
     """Whether a user of this host can go by that name, which is a number for one without a name."""
     uid = uid_of(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,16 @@ from watched import Watched
 
 ALONE = (80, 50, 30)
 TOGETHER_S = 5.0  # long enough that both are at it at once for most of it, wherever each begins
-KERNELS = 10  # of a millisecond before each exchange, as in the model's collectives
-BARE = "exchanges"  # with nothing to do between them
+KERNELS = 10  # each takes a millisecond before each exchange, like the model's collectives
+BARE = "exchanges"  # nothing to do between them
 
 
 def cases(options: Options) -> Iterator[Case]:
     """A tenant has nine tenths of its limit at least, and its speed below what it needs; and two are to finish."""
-    yield Case("two-gpus", "collectives", partial(_measure, seconds=options.seconds), gpus=2)
+    limits = tuple(map(int, options.limits)) or ALONE
+    for name, measure in (("collectives", _collectives), (BARE, _exchange)):
+        if not options.programs or name in options.programs:
+            yield Case("two-gpus", name, partial(measure, seconds=options.seconds, limits=limits), gpus=2)
 
 
 def _exchanges(bench: Bench, seconds: float, launches: list[Launch], kernels: int = 0) -> list[dict[str, Any]]:
@@ -48,13 +51,12 @@ def _each(printed: list[dict[str, Any]]) -> str:
     return " + ".join(f"{_per_second(each):.0f} (at most {each['longest_ms']:.0f} ms)" for each in printed)
 
 
-def _measure(bench: Bench, seconds: float) -> Iterator[Row]:
-    yield from _collectives(bench, seconds)
+def _exchange(bench: Bench, seconds: float, limits: Sequence[int]) -> Iterator[Row]:
     (unlimited,) = _exchanges(bench, seconds, [bench.native()])
     alone = _each([unlimited])
     native = _each(_exchanges(bench, TOGETHER_S, [bench.native()] * 2))
     for library in bench.libraries:
-        yield from _bare(bench, seconds, library, unlimited)
+        yield from _bare(bench, seconds, library, limits, unlimited)
         for percent in (50, 100):
             printed = _exchanges(bench, TOGETHER_S, [bench.limited(percent, library)] * 2)
             musts = [Must("seconds", max(each["seconds"] for each in printed), 0, TOGETHER_S + LATE_S)]
@@ -62,10 +64,10 @@ def _measure(bench: Bench, seconds: float) -> Iterator[Row]:
             yield Row(BARE, f"{percent} / {percent}", library, (), musts, note=note)
 
 
-def _collectives(bench: Bench, seconds: float) -> Iterator[Row]:
+def _collectives(bench: Bench, seconds: float, limits: Sequence[int]) -> Iterator[Row]:
     (unlimited,) = _exchanges(bench, seconds, [bench.native()], KERNELS)
     for library in bench.libraries:
-        for percent in ALONE:
+        for percent in limits:
             printed = _exchanges(bench, seconds, [bench.limited(percent, library)], KERNELS)
             share = 100 * _per_second(printed[0]) / _per_second(unlimited)
             musts = [Must("share", share, 0.9 * percent, percent + 1)]
@@ -73,12 +75,14 @@ def _collectives(bench: Bench, seconds: float) -> Iterator[Row]:
             yield Row("collectives", str(percent), library, (share,), musts, note=note)
 
 
-def _bare(bench: Bench, seconds: float, library: str, unlimited: dict[str, Any]) -> Iterator[Row]:
+def _bare(
+    bench: Bench, seconds: float, library: str, limits: Sequence[int], unlimited: dict[str, Any]
+) -> Iterator[Row]:
     """They are bound by launches: what they use of a GPU by themselves is what they are charged at 99, by the speed
     that they have there.
     """
     uses_percent = 100.0
-    for percent in (NEARLY_ALL, *ALONE):
+    for percent in (NEARLY_ALL, *limits):
         printed, charged_percent = _charged(bench, seconds, bench.limited(percent, library))
         speed_percent = 100 * _per_second(printed) / _per_second(unlimited)
         if percent == NEARLY_ALL and charged_percent > 0:

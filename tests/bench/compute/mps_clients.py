@@ -72,11 +72,11 @@ def _measure(bench: Bench, seconds: float) -> Iterator[Row]:
         for library in bench.libraries:
             limited = bench.limited(50, library)
             launch = Launch(limited.prefix, {**limited.environment, **client})
-            runs = bench.together(PROGRAM, [launch] * 2, seconds)
+            runs = bench.together([PROGRAM] * 2, [launch] * 2, seconds)
             shares = [100 * run.per_second / alone for run in runs]
             musts = [Must("share", share, 49, 51) for share in shares]
             yield Row(PROGRAM, "50 / 50", library, shares, musts, None, (), alone, f"kept out: {_servers(client)}")
         launch = Launch((), {**native.environment, **client})
-        runs = bench.together(PROGRAM, [launch] * 2, seconds)
+        runs = bench.together([PROGRAM] * 2, [launch] * 2, seconds)
         shares = [100 * run.per_second / alone for run in runs]
         yield Row(PROGRAM, "native / native", "", shares, (), None, (), alone, f"clients: {_servers(client)}")

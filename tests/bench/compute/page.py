@@ -23,9 +23,11 @@ CASES = {
     "300ms": "kernels of 300 ms",
     "5ms": "kernels of 5 ms",
     "1ms": "kernels of 1 ms",
+    "300ms+1ms": "kernels of 300 ms, and kernels of 1 ms",
     "50us": "kernels of 50 µs",
     "4us": "kernels of 4 µs, bound by launches",
     "graph": "graphs of 100 kernels of 10 µs",
+    "third": "a kernel of 1 ms, a synchronise and a pause of 2.3 ms",
     "sync": "a kernel of 50 µs, then a synchronise",
     "streams": "4 streams at once, kernels of 200 µs",
     "bursts": "4 streams in bursts of 8 kernels of 1 ms",
@@ -35,7 +37,8 @@ CASES = {
     "infer": "PyTorch, inference at batch size 1, 2048 tokens",
     "decode": "PyTorch, inference at batch size 1, 64 tokens: bound by Python",
 }
-WINDOWS = "windows' deviation %"
+MOST = "most in a second %"
+MANY = 4  # beyond so many programs the page has the least and the most
 Cell = Callable[[Record], str]
 
 
@@ -49,11 +52,21 @@ def _share(record: Record) -> str:
 
 
 def _evenness(record: Record) -> str:
-    return f"{record[WINDOWS]} %, {record['longest stall ms']} ms"
+    most = f"{record[MOST]} %, " if record[MOST] else ""
+    return f"{most}{_stall(record)}"
 
 
 def _stall(record: Record) -> str:
-    return f"{record['longest stall ms']} ms" if record["longest stall ms"] else ""
+    return f"{_each(record['longest stall ms'])} ms" if record["longest stall ms"] else ""
+
+
+def _each(figures: str) -> str:
+    parts = figures.split(" / ")
+    return figures if len(parts) <= MANY else f"{min(parts, key=float)} to {max(parts, key=float)}"
+
+
+def _shares_of_all(record: Record) -> str:
+    return _each(record["share %"])
 
 
 def _order(case: str) -> int:
@@ -80,7 +93,7 @@ def _shares(records: Sequence[Record]) -> list[list[str]]:
     return by_limit(records, _share)
 
 
-def _windows(records: Sequence[Record]) -> list[list[str]]:
+def _seconds(records: Sequence[Record]) -> list[list[str]]:
     return by_limit(records, _evenness)
 
 
@@ -90,7 +103,7 @@ def _tenants(records: Sequence[Record]) -> list[list[str]]:
         ordered,
         Work=_case,
         Limits="limits",
-        Share_of_what_one_does_alone="share %",
+        Share_of_what_one_does_alone=_shares_of_all,
         Together="sum %",
         Longest_time_without_progress=_stall,
     )
@@ -111,7 +124,7 @@ def _others(records: Sequence[Record]) -> list[list[str]]:
 # The blocks of the page: the table that each is made from, and how.
 BLOCKS: dict[str, tuple[str, Callable[[Sequence[Record]], list[list[str]]]]] = {
     "shares": ("shares", _shares),
-    "windows": ("shares", _windows),
+    "seconds": ("shares", _seconds),
     "cost": ("cost", _others),
     "tenants": ("tenants", _tenants),
     "priority": ("priority", _others),
@@ -145,11 +158,10 @@ def block(name: str, records: Sequence[Record]) -> str:
     own = [record for record in records if record["table"] == table and record["library"] in SHOWN]
     if not own:
         return "Not measured yet."
-    shown = [record for record in own if name != "windows" or record[WINDOWS]]
-    lines = lines_of(shown)
+    lines = lines_of(own)
     lines.insert(1, ["---"] * len(lines[0]))
     rows = ["|".join(["", *(f" {cell} " if cell != "---" else cell for cell in line), ""]) for line in lines]
-    return "\n".join([*rows, "", _sources(shown)])
+    return "\n".join([*rows, "", _sources(own)])
 
 
 def filled(page: str, records: Sequence[Record]) -> str:

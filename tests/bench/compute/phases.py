@@ -23,25 +23,24 @@ from report import Must, Row
 from runs import MODELS, SETTLE_S, START_S, Bench, Run
 from watched import Watched
 
-EVEN = ("1ms", "50us", "4us", "graph", "sync")  # kernels up to 1 ms: their windows and stalls are looked at
-ROUNDS = {**dict.fromkeys(MODELS, 2), "4us": 4, "sync": 4, "third": 8}  # of all limits, each as many times shorter
+STALL_MS = 45  # a period, and what it takes to switch
+ROUNDS = {**dict.fromkeys(MODELS, 2), "4us": 2, "sync": 2, "third": 4}  # over all limits, each as many times shorter
 NEARLY_ALL = 99  # at this limit it shows what a program uses by itself
 
 
 def share_row(
-    program: str, percent: int, library: str, share: float, deviation: float | None, stall_ms: float | None,
+    program: str, percent: int, library: str, share: float, most: float | None, stall_ms: float | None,
     native: float, note: str, due: float | None = None,
 ) -> Row:  # fmt: skip
-    """A share with what must hold of it, and of the windows and stalls of what has short kernels."""
+    """A share with what must hold of it, of the second that has most work, and of stalls."""
     middle = percent if due is None else due
     musts = [Must("share", share, middle - 1, middle + 1)]
-    shown = deviation if program in EVEN else None
-    if shown is not None:
-        musts.append(Must("windows", shown, 0, 2))
-    if program in EVEN and percent == 50 and stall_ms is not None:
-        musts.append(Must("stall", stall_ms, 0, 25))
+    if most is not None:
+        musts.append(Must("most in a second", most, 0, percent + 1))
+    if percent == 50 and stall_ms is not None:
+        musts.append(Must("stall", stall_ms, 0, STALL_MS))
     stalls = () if stall_ms is None else (stall_ms,)
-    return Row(program, str(percent), library, (share,), musts, shown, stalls, native, note, due)
+    return Row(program, str(percent), library, (share,), musts, most, stalls, native, note, due)
 
 
 class _Phase:
@@ -50,10 +49,9 @@ class _Phase:
     def __init__(self, run: Run, watched: Watched, from_s: float, seconds: float) -> None:
         at_s = (run.began_at_s + from_s, run.began_at_s + from_s + seconds)
         self.per_second = run.per_second_between(from_s, from_s + seconds)
-        self.deviation_percent = run.deviation_percent_between(from_s, from_s + seconds)
+        self.most_in_a_second = run.most_in_a_second(from_s, from_s + seconds)
         self.longest_stall_ms = run.longest_stall_ms_between(from_s, from_s + seconds)
         self.charged_percent = watched.charged_percent(*at_s)
-        self.charged_deviation_percent = watched.charged_deviation_percent(*at_s)
         self.clock_mhz = watched.clock_mhz(*at_s)
 
 
@@ -110,18 +108,14 @@ def _row(
         f"charged {nearly_all.phase.charged_percent or 0:.1f} % at {NEARLY_ALL}; "
         f"{phases[-1].clock_mhz:.0f} MHz, without a limit {rounds[-1].before.clock_mhz:.0f}"
     )
-    if program in EVEN:
-        note += (
-            f"; windows deviate by {_mean([phase.charged_deviation_percent for phase in phases]):.1f} % in what is "
-            f"charged, without a limit by {_mean([each.before.deviation_percent for each in rounds]):.1f} % in work"
-        )
+    seconds = [100 * each.phase.most_in_a_second / each.unlimited for each in rounds if each.phase.most_in_a_second]
     stalls_ms = [phase.longest_stall_ms for phase in phases if phase.longest_stall_ms is not None]
     row = share_row(
         program,
         percent,
         library,
         speed_percent * uses_percent / 100,
-        _mean([phase.deviation_percent for phase in phases]),
+        max(seconds) * uses_percent / 100 if seconds else None,
         max(stalls_ms) if stalls_ms else None,
         native,
         note,

@@ -16,7 +16,7 @@ from page import CSV, DOCS
 
 PICTURES = DOCS / "pictures"
 REMARK = "percent of what one does alone; kernels of 50 µs on an {gpu}; dashed: the limit of the first"
-CASE = "50us"  # what the fewest of them were measured with: like is set beside like
+CASE = "50us"  # the case that the fewest were measured with: like is set beside like
 WIDTH, TOP, BAR, STEP, LEFT, RIGHT = 760, 64, 26, 74, 196, 24
 
 

@@ -32,7 +32,7 @@ def draw(records: Sequence[Record], path: Path) -> bool:
             across = [limits.index(int(each["limits"])) + (place - len(programs) / 2) / 16 for each in own]
             axes.plot(across, [distance(each) for each in own], "osD^v<>Px*h"[place % 11], markersize=5, label=program)
         axes.set_xticks(range(len(limits)), [f"{limit} %" for limit in limits])
-        axes.set_yscale("symlog", linthresh=2)  # those that are far off leave room for the others
+        axes.set_yscale("symlog", linthresh=2)  # distant points leave room for the others
         axes.set_yticks(TICKS, [f"{tick:+d}" if tick else "0" for tick in TICKS])
         axes.set_ylim(min(TICKS), max(TICKS))
         axes.set(xlabel="limit", ylabel="share minus limit, points", title=f"How exact --sm is ({library})")

@@ -18,7 +18,7 @@ COLUMNS = (
     "share %",
     "due %",
     "sum %",
-    "windows' deviation %",
+    "most in a second %",
     "longest stall ms",
     "native /s",
     "missed",
@@ -57,7 +57,7 @@ class Row:
     library: str
     shares: Sequence[float] = ()
     musts: Sequence[Must] = ()
-    window_deviation_percent: float | None = None
+    most_in_a_second_percent: float | None = None
     longest_stall_ms: Sequence[float] = ()
     native_per_second: float = 0.0
     note: str = ""
@@ -73,7 +73,7 @@ class Row:
             " / ".join(f"{share:.2f}" for share in self.shares),
             "" if self.due_percent is None else f"{self.due_percent:.2f}",
             f"{sum(self.shares):.1f}" if len(self.shares) > 1 else "",
-            "" if self.window_deviation_percent is None else f"{self.window_deviation_percent:.1f}",
+            "" if self.most_in_a_second_percent is None else f"{self.most_in_a_second_percent:.1f}",
             " / ".join(f"{stall:.0f}" for stall in self.longest_stall_ms),
             f"{self.native_per_second:.5g}" if self.native_per_second else "",
             "; ".join(must.missed for must in self.musts if must.missed),

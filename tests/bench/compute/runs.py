@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,16 +23,17 @@ from support import LIBRARY, python_with_torch  # noqa: E402
 
 MODELS = ("train", "train16", "generate", "infer", "decode")
 START_S = 4.0  # time for several programs to make their contexts, before they begin together
-SETTLE_S = 1.0  # that each program works before it measures itself
-LATE_S = 60.0  # that a program may take longer than it was to
-WINDOW_S = 0.25
+START_EACH_S = 0.1  # more, for each of many
+SETTLE_S = 0.5  # each program works so long before it measures itself
+LATE_S = 60.0  # a program may take so much longer than it was to
+SECOND_S = 1.0
 
 Process = subprocess.Popen[str]
 
 
 @dataclass(frozen=True)
 class Run:
-    """The work that one program completed, per second, and how evenly: windows are of a quarter of a second."""
+    """The work that one program completed, per second, and how evenly."""
 
     per_second: float
     longest_stall_ms: float
@@ -45,26 +45,19 @@ class Run:
     median_ms: float = 0.0  # from a launch to its end, of a program that pauses between them
     p99_ms: float = 0.0
 
-    @property
-    def window_deviation_percent(self) -> float | None:
-        """Standard deviation of the windows' work, in percent of their mean."""
-        return self.deviation_percent_between(0.0)
-
-    def deviation_percent_between(self, from_s: float, to_s: float | None = None) -> float | None:
-        """The same of the windows between two times."""
-        windows = self.windows(WINDOW_S, from_s, to_s)
-        mean = statistics.fmean(windows) if windows else 0
-        return 100 * statistics.pstdev(windows) / mean if mean else None
+    def most_in_a_second(self, from_s: float = 0.0, to_s: float | None = None) -> float | None:
+        """The work of the second that has most of it, of all seconds between two times."""
+        return max(self.windows(SECOND_S, from_s, to_s), default=None)
 
     def longest_stall_ms_between(self, from_s: float, to_s: float) -> float | None:
         """The windows that ended between two times."""
         return max(self.stalls_ms[round(from_s / self.sample_s) : round(to_s / self.sample_s)], default=None)
 
-    def windows(self, step_s: float, from_s: float = 0.0, to_s: float | None = None) -> list[float]:
-        """The work per second of windows that begin each `step_s` between two times."""
-        size, step = round(WINDOW_S / self.sample_s), round(step_s / self.sample_s)
+    def windows(self, length_s: float, from_s: float = 0.0, to_s: float | None = None) -> list[float]:
+        """The work per second of windows of that length, one from each sample on between two times."""
+        size = round(length_s / self.sample_s)
         part = self.samples[round(from_s / self.sample_s) : None if to_s is None else round(to_s / self.sample_s)]
-        return [sum(part[i : i + size]) / WINDOW_S for i in range(0, len(part) - size + 1, step)]
+        return [sum(part[i : i + size]) / length_s for i in range(len(part) - size + 1)]
 
     def per_second_between(self, from_s: float, to_s: float | None = None) -> float:
         """Work per second between two times of the measurement."""
@@ -235,10 +228,12 @@ class Bench:
         """Run a program alone on the GPU."""
         return self.finish(self.start(program, seconds, launch, settle_s=settle_s), seconds + settle_s)[-1]
 
-    def together(self, program: str, launches: list[Launch], seconds: float) -> list[Run]:
+    def together(self, programs: Sequence[str], launches: Sequence[Launch], seconds: float) -> list[Run]:
         """Run several at the same time, measured over the same seconds."""
-        at_s = time.monotonic() + START_S
-        started = [self.start(program, seconds, launch, at_s) for launch in launches]
+        at_s = time.monotonic() + START_S + START_EACH_S * len(launches)
+        started = [
+            self.start(program, seconds, launch, at_s) for program, launch in zip(programs, launches, strict=True)
+        ]
         try:
             return [self.finish(process, seconds)[-1] for process in started]
         finally:

@@ -15,8 +15,9 @@ from runs import START_S, Bench, Run
 PROGRAM = "50us"
 PHASE_S = 3.0
 SOON_S = 0.5
-CLOSE = 2.0  # points: from then on no window of 250 ms is further off
-LIMITS = (50, 20, 80)  # one after the other
+WINDOW_S = 0.25
+CLOSE = 5.0  # points: from then on no such window is further off
+LIMITS = (50, 20, 80)  # in this order
 
 
 def cases(options: Options) -> Iterator[Case]:
@@ -26,7 +27,7 @@ def cases(options: Options) -> Iterator[Case]:
 
 def _settled_after_s(run: Run, from_s: float, native: float, percent: int) -> float:
     """From when on each window is close to the limit."""
-    windows = run.windows(run.sample_s, from_s, from_s + PHASE_S)
+    windows = run.windows(WINDOW_S, from_s, from_s + PHASE_S)
     far = [i for i, window in enumerate(windows) if abs(100 * window / native - percent) > CLOSE]
     return (far[-1] + 1) * run.sample_s if far else 0.0
 
@@ -54,6 +55,7 @@ def _measure(bench: Bench) -> Iterator[Row]:
         for number, (percent, from_s) in enumerate(zip(LIMITS, changed_s, strict=True)):
             share = 100 * run.per_second_between(from_s + SOON_S, from_s + PHASE_S) / native
             before = "idle" if number == 0 else str(LIMITS[number - 1])
-            note = f"all windows within {CLOSE:g} points after {_settled_after_s(run, from_s, native, percent):.2f} s"
+            settled_s = _settled_after_s(run, from_s, native, percent)
+            note = f"all windows of {1000 * WINDOW_S:g} ms within {CLOSE:g} points after {settled_s:.2f} s"
             musts = [Must(f"share after {SOON_S:g} s", share, percent - 1, percent + 1)]
             yield Row(f"from {before}", str(percent), library, (share,), musts, None, (), native, note)

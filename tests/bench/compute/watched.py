@@ -10,12 +10,11 @@ import statistics
 import sys
 import time
 from bisect import bisect_left
-from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
 
 import pynvml
-from runs import ROOT, WINDOW_S
+from runs import ROOT
 
 sys.path.insert(0, str(ROOT))
 from vgpurun.limits import usage_file
@@ -71,21 +70,6 @@ class Watched:
             return None
         first, last = found
         return 100 * (self._busy_s[last] - self._busy_s[first]) / (self._at_s[last] - self._at_s[first])
-
-    def charged_deviation_percent(self, from_s: float, to_s: float) -> float | None:
-        """Standard deviation of what each window is charged, in percent of their mean; None where it was not seen."""
-        if (found := self._between(from_s, to_s)) is None:
-            return None
-        first_s, last_s = (self._at_s[i] for i in found)
-        busy_s = [self._busy_at(first_s + i * WINDOW_S) for i in range(int((last_s - first_s) / WINDOW_S) + 1)]
-        windows = [after - before for before, after in pairwise(busy_s)]
-        return 100 * statistics.pstdev(windows) / statistics.fmean(windows) if windows and any(windows) else None
-
-    def _busy_at(self, at_s: float) -> float:
-        """The time charged by then, as if that had come evenly between two looks."""
-        after = bisect_left(self._at_s, at_s, 1, len(self._at_s) - 1)
-        (from_s, to_s), (from_busy_s, to_busy_s) = (seen[after - 1 : after + 1] for seen in (self._at_s, self._busy_s))
-        return from_busy_s + (to_busy_s - from_busy_s) * (at_s - from_s) / (to_s - from_s)
 
     def clock_mhz(self, from_s: float, to_s: float) -> float:
         """The mean clock of the multiprocessors between two such instants; 0 where it was not seen."""

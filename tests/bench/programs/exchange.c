@@ -10,7 +10,7 @@
 #include "simulated.h"
 
 #define GPUS 2
-#define ITERATIONS_PER_MS 290000 /* of the kernel's loop, on an H200 at 1980 MHz */
+#define ITERATIONS_PER_MS 290000 /* iterations of the kernel's loop, on an H200 at 1980 MHz */
 
 static const char *const source =
     ".version 7.0\n.target sm_50\n.address_size 64\n"
@@ -52,7 +52,7 @@ static struct {
   CUstream stream;
 } gpus[GPUS];
 
-static CUdeviceptr numbers; /* of both GPUs, on cache lines of their own, in host memory */
+static CUdeviceptr numbers; /* both GPUs', on cache lines of their own, in host memory */
 
 static void set_up(int gpu) {
   CUmodule module;

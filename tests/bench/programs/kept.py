@@ -11,8 +11,7 @@ CHUNK_BYTES = 256 << 20
 
 
 def main() -> None:
-    driver = Driver()
-    driver.start(0)
+    driver = Driver.started(0)
     held = [driver.mem_alloc(CHUNK_BYTES) for _ in range(int(sys.argv[1]) * 4)]
     for index, address in enumerate(held):
         driver.call("cuMemsetD8_v2", address, index % 255 + 1, CHUNK_BYTES)

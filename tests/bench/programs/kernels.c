@@ -1,5 +1,5 @@
 /*
- * One kind of GPU work, flat out, and how evenly it gets on. Prints one line of JSON.
+ * Runs one kind of GPU work flat out, and prints how evenly it progresses as one line of JSON.
  *
  * kernels WORKLOAD SECONDS [AT [SETTLE]]    AT: when to begin, in seconds of CLOCK_MONOTONIC; 0: at once
  *                                           SETTLE: seconds of work before it measures, by default 1
@@ -22,7 +22,7 @@
 #define SAMPLE_NS 50e6        /* the series that is printed */
 #define AHEAD_US 2000.0       /* how far a program is ahead of the GPU, as those that use it well are */
 #define MOST_AHEAD 250.0      /* in launches: the driver's own queue, when it is full, slows them down */
-#define ITERATIONS_PER_US 290 /* of the kernel's loop, on an H200 at 1980 MHz */
+#define ITERATIONS_PER_US 290 /* iterations of the kernel's loop, on an H200 at 1980 MHz */
 
 /* Adds to a float for a number of iterations and counts a unit, as often as there are units. */
 static const char *const source =
@@ -62,7 +62,8 @@ static const struct workload workloads[] = {
     {.name = "5ms", .units = 5, .unit_us = 1000, .blocks = 132, .streams = 1},
     {.name = "1ms", .units = 4, .unit_us = 250, .blocks = 132, .streams = 1},
     {.name = "50us", .units = 1, .unit_us = 50, .blocks = 132, .streams = 1},
-    {.name = "4us", .units = 1, .unit_us = 2.5, .blocks = 132, .streams = 1}, /* to begin a kernel takes 1.5 us */
+    {.name = "wide", .units = 1, .unit_us = 50, .blocks = 132 * 16, .streams = 1}, /* all that its SMs can hold */
+    {.name = "4us", .units = 1, .unit_us = 2.5, .blocks = 132, .streams = 1},      /* to begin a kernel takes 1.5 us */
     {.name = "graph", .units = 1, .unit_us = 10, .blocks = 132, .streams = 1, .graph_kernels = 100},
     {.name = "sync", .units = 1, .unit_us = 50, .blocks = 132, .streams = 1, .waits = 1},
     {.name = "streams", .units = 1, .unit_us = 200, .blocks = 33, .streams = 4},
@@ -283,5 +284,5 @@ int main(int argc, char **argv) {
   wait_until(bench.begin_at_ns + bench.settle_ns);
   observe(atof(argv[2]));
   fflush(stdout);
-  _exit(0); /* what is queued is not waited for */
+  _exit(0); /* queued work is not waited for */
 }

@@ -3,7 +3,7 @@
 gpu.py info                     what the program sees of its devices
 gpu.py fill CHUNK_BYTES         allocate until refused, free all, allocate once more
 gpu.py hold BYTES               allocate, print, and wait for the end of standard input
-gpu.py spin KERNEL SECONDS      launch KERNEL for that long and count the launches that ended
+gpu.py spin KERNEL SECONDS [BLOCKS]    launch KERNEL for that long and count the launches that ended
 gpu.py cells SECONDS            hold a pattern, and look at it every so many seconds, as a notebook does, for an hour
 gpu.py member FOLDER            in step with others: see there
 """
@@ -117,7 +117,7 @@ def hold(size_bytes: int) -> dict[str, object]:
     return {"held": size_bytes}
 
 
-def spin(kernel: str, seconds: float) -> dict[str, object]:
+def spin(kernel: str, seconds: float, blocks: int = 1) -> dict[str, object]:
     start_context()
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     call("cuModuleLoadData", ctypes.byref(module), b"\0" * 64)
@@ -126,7 +126,7 @@ def spin(kernel: str, seconds: float) -> dict[str, object]:
     start = time.monotonic()
     while time.monotonic() - start < seconds:
         for _ in range(IN_FLIGHT):
-            call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+            call("cuLaunchKernel", function, blocks, 1, 1, 1, 1, 1, 0, None, None, None)
         call("cuCtxSynchronize")
         launches += IN_FLIGHT
     end = time.monotonic()
@@ -191,7 +191,7 @@ def main() -> None:
     elif verb == "hold":
         answer = hold(int(arguments[0]))
     else:
-        answer = spin(arguments[0], float(arguments[1]))
+        answer = spin(arguments[0], float(arguments[1]), *map(int, arguments[2:]))
     print(json.dumps(answer), flush=True)
 
 

@@ -84,7 +84,7 @@ int main(int count, char *arguments[]) {
   must(cuDevicePrimaryCtxRetain(&context, device));
   must(cuCtxSetCurrent(context));
   if (in_child && vfork() != 0)
-    return 0; /* it has ended */
+    return 0; /* has ended */
   if (strcmp(arguments[1], "fill") == 0)
     fill(strtoull(arguments[2], NULL, 10), strtod(arguments[3], NULL));
   else if (strcmp(arguments[1], "grow") == 0)

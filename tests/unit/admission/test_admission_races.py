@@ -31,7 +31,7 @@ from vgpurun.storage import state
 from vgpurun.storage.state import StateFolder
 
 GPUS = make_gpus(1)
-OF_EACH = Quota(5 * GIB)  # of 8
+OF_EACH = Quota(5 * GIB)  # the GPU has 8
 
 
 @pytest.fixture(autouse=True)

@@ -312,9 +312,9 @@ def test_the_way_out_is_one_that_the_user_has() -> None:
     own = granted(memory_per_gpu=parse_size("4g"))
     assert str(refusal(capacity(0, MINE), **wish, grant=own)).endswith("; end one, ask for less, or queue with --wait")
     for grant in (granted(), granted(overcommit=False), own):
-        said = verify._reason(f"vgpurun: {refusal(capacity(0, FULL, MINE), **wish, grant=grant)}\nGPU  HOLDER\n")
+        said = verify.reason_of(f"vgpurun: {refusal(capacity(0, FULL, MINE), **wish, grant=grant)}\nGPU  HOLDER\n")
         assert said.endswith("ask for less"), "verify has no such options"
-    said = verify._reason(f"vgpurun: {refusal(capacity(0, share(None)), **wish)}\nGPU  HOLDER\n")
+    said = verify.reason_of(f"vgpurun: {refusal(capacity(0, share(None)), **wish)}\nGPU  HOLDER\n")
     assert said.endswith("limit that one")
 
 

@@ -14,7 +14,7 @@ from vgpurun import abi
 from vgpurun.admission import nesting
 from vgpurun.admission.nesting import Nesting, placed_share, share_on_host
 from vgpurun.admission.placement import Placement
-from vgpurun.admission.wanted import Wanted, WantedPart
+from vgpurun.admission.wanted import OF_NO_PART, Wanted, WantedPart
 from vgpurun.engine.labels import read_record
 from vgpurun.errors import GpuError, LibraryError, LimitError, OptionError, SliceError
 from vgpurun.host import library
@@ -97,7 +97,7 @@ def test_a_launch_in_a_share_becomes_a_part_of_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("VGPURUN_MEM", "6g")  # a default of the configuration, which is for whole GPUs
     assert Wanted.take(given(sm="50"), share=HALF) == WantedPart(HALF, Limits.read(None, "50"))
     assert Wanted.take(given(slice_name="alice", mem="1g")) == WantedPart("alice", Limits.read("1g"))
-    for option in ("wait", "place", "overcommit", "idle", "preempt_idle", "swap"):
+    for option in OF_NO_PART:
         with pytest.raises(OptionError, match=f"--{option.replace('_', '-')} can only be set on the outer share"):
             Wanted.take(given(**{option: "1"}), share=HALF)
 

@@ -29,4 +29,4 @@ def test_no_option_is_left_behind(options: dict[str, object], share: Share | Non
 
 def test_other_verbs_have_the_same_options() -> None:
     assert passed_on(run).keys() - FLAGS == given().keys()
-    assert passed_on(create).keys() | {"slice_name", "idle"} == given().keys()
+    assert passed_on(create).keys() | {"slice_name", "idle", "together"} == given().keys()

@@ -58,7 +58,7 @@ def test_a_device_brings_the_driver_the_library_the_limits_and_the_tenants() -> 
         "/etc/ld.so.preload": (f"{FOLDER}/etc/ld.so.preload", "ro"),
         "/etc/ld-nix.so.preload": (f"{FOLDER}/etc/ld.so.preload", "ro"),
         abi.CONTAINER_TENANTS: (abi.LOCK_DIR, "ro"),
-        abi.CONTAINER_TURNS: (str(tenants.turns_file(FOLDER)), "rw"),
+        abi.CONTAINER_PRESENCE: (str(tenants.presence_file(FOLDER)), "rw"),
     }
     assert edits["deviceNodes"] == [{"path": "/dev/nvidia10"}, {"path": "/dev/nvidiactl"}]
     assert edits["env"] == [

@@ -93,10 +93,10 @@ def test_help_is_fast(environment: dict[str, str]) -> None:
 
 def test_verbs_are_loaded_where_they_are_said_to_be() -> None:
     from vgpurun.cli import cli
-    from vgpurun.cli.verbs import _OTHER_WORDS, VERBS
+    from vgpurun.cli.verbs import OTHER_WORDS, VERBS
 
     for verb, _, line in (each for verbs in VERBS.values() for each in verbs):
-        assert cli.commands[verb].name == verb and verb not in _OTHER_WORDS
+        assert cli.commands[verb].name == verb and verb not in OTHER_WORDS
         assert cli.commands[verb].get_short_help_str(200) == line
 
 

@@ -14,6 +14,6 @@ def test_nobody_keeps_it_at_work(
 ) -> None:
     left = iter(range(rounds))
     monkeypatch.setattr(tenants, "sweep_others", lambda: next(left, None) is not None)
-    prune._sweep_others()
+    prune.sweep_others()
     said = capsys.readouterr().err
     assert words in said and bool(words) == bool(said) == (next(left, None) is not None)

@@ -94,14 +94,23 @@ def test_host_memory_is_shown_where_there_is_any(capsys: pytest.CaptureFixture[s
 def test_what_could_not_be_enforced_is_a_line(capsys: pytest.CaptureFixture[str], name: str) -> None:
     smi_view.print_table(report(DeviceReading("GPU-a", not_enforced=(name,))), FREE)
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("train, GPU 0: ") and ("NOT ENFORCED" in last) == (name != "turns")
+    assert last.startswith("train, GPU 0: ") and "NOT ENFORCED" in last
+
+
+def test_held_launches_are_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """A process that the scheduler holds, as most are, has no line."""
+    smi_view.print_table(report(replace(READING, limiter="scheduler")), FREE)
+    usual = capsys.readouterr().out
+    smi_view.print_table(report(replace(READING, limiter="launches")), FREE)
+    said = capsys.readouterr().out
+    assert said.startswith(usual) and said.removeprefix(usual).startswith("train, GPU 0: launches are held")
 
 
 def test_json() -> None:
     device = smi_json.to_json(report(READING), FREE)["containers"][0]["devices"][0]
     assert device["memory_allocated_bytes"] == 300 * MIB and device["memory_context_bytes"] == 518 * MIB
     assert device["memory_overhead_bytes"] == 538 * MIB and device["memory_host_bytes"] == 0
-    assert device["not_enforced"] == []
+    assert device["not_enforced"] == [] and device["limiter"] is None
     unknown = smi_json.to_json(report(None), FREE)["containers"][0]["devices"][0]
     assert unknown["memory_allocated_bytes"] is None and unknown["not_enforced"] is None
 

@@ -10,13 +10,13 @@ from fakes import GIB, MIB, make_gpus
 
 from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.cli.views import top as top_view
+from vgpurun.cli.views import top_details
 from vgpurun.host.gpus import GpuUse
 from vgpurun.inventory.programs import Program
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import Quota
 from vgpurun.limits.usage_file import DeviceReading
 from vgpurun.limits.utilization import Utilization
-from vgpurun.limits.wait_times import WaitTimes
 
 GPUS = make_gpus(2)
 
@@ -48,18 +48,6 @@ def words(sort: str = "gpu", width: int = 100) -> list[list[str]]:
 @pytest.mark.parametrize("sort", top_view.SORTS)
 def test_lines_fit_the_terminal(width: int, sort: str) -> None:
     assert all(len(line.plain) <= width for line in top_view.lines(REPORT, width, sort))
-
-
-@pytest.mark.parametrize("width", [80, 100, 200])
-def test_waits_for_turns_are_shown_where_there_are_any(width: int) -> None:
-    reading = DeviceReading(GPUS[0].uuid, turn_waits=WaitTimes(0.0183, 0.904))
-    waits = tenant("waits", TenantDevice(GPUS[0], Quota(GIB, 50), reading))
-    shown = top_view.lines(Report(REPORT.gpus, (*REPORT.tenants, waits)), width, "gpu", True)
-    assert all(len(line.plain) <= width for line in shown)
-    assert "TURN P50 / P99" in shown[0].plain and "TURN" not in top_view.lines(REPORT, width, "gpu")[0].plain
-    row = next(line.plain for line in shown if line.plain.startswith("  waits"))
-    assert " 18.3 / 904 ms" in row
-    assert "TURN" not in top_view.lines(Report(REPORT.gpus, (waits,)), 79, "gpu")[0].plain
 
 
 def test_a_wide_terminal_says_more() -> None:
@@ -148,6 +136,14 @@ def test_members_of_a_slice_stand_alike_with_limits_of_their_own_or_without() ->
     lines = top_view.lines(Report(((GPUS[0], GpuUse(GIB, 60)),), (whole, part, member)), 100, "gpu", True)
     indents = [len(line.plain) - len(line.plain.lstrip()) for line in lines[2:]]
     assert indents == [2, 4, 4]
+
+
+def test_held_launches_are_in_the_details() -> None:
+    for limiter, expected in (("scheduler", False), ("launches", True), (None, False)):
+        one = TenantDevice(GPUS[0], Quota(GIB, 50), DeviceReading(GPUS[0].uuid, limiter=limiter))
+        holder = tenant("held", one)
+        (*_, row) = top_view.rows(Report(((GPUS[0], GpuUse(0, 0)),), (holder,)), "gpu")
+        assert ("launches are held" in "\n".join(top_details.details(row))) == expected
 
 
 def test_paused_work_is_said_in_place_of_its_share() -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from support import command_line
+from vgpurun.cli import cli
+from vgpurun.cli.verbs import all_commands
 from vgpurun.config import values as config
 from vgpurun.config.file import ConfigFile, read_config
 from vgpurun.config.schema import DEFAULTS, MAXIMA
@@ -312,13 +314,14 @@ def test_a_mistake_in_a_file_stops_a_launch(
     result = vgpurun("run", "--driver", "sim", "image")
     assert (result.returncode, result.stderr) == (
         125,
-        f"vgpurun: {admin}:2: unknown key 'x' in the file; there are defaults, quotas, guard\n",
+        f"vgpurun: {admin}:2: unknown key 'x' in the file; there are defaults, quotas, guard, outside\n",
     )
 
 
 LOOKING = (
     "config", "doctor", "free", "queue", "ps", "top --once", "smi", "inspect x", "exporter --listen nowhere",
-    "slice ls", "slice inspect x", "slice rm x", "update --sm 10 x", "slice update --sm 10 x",
+    "slice ls", "slice inspect x", "slice rm x", "update --sm 10 x", "slice update --sm 10 x", "suspend x", "resume x",
+    "move --gpus 0 x", "defrag --mem 1g", "prune",
 )  # fmt: skip
 LAUNCHING = ("run image", "ubuntu", "run --slice x image", "local true", "slice create x", "start x", "verify")
 
@@ -360,6 +363,14 @@ def test_a_mistake_in_a_file_ends_what_launches(
     assert result.stderr == f"vgpurun: {admin}:1: unknown key 'memroy' in quotas; did you mean 'memory'?\n"
 
 
+def test_every_verb_says_what_a_mistake_in_a_file_does_to_it() -> None:
+    """A verb that launches nothing goes on."""
+    launching = {"run", "local", "start", "restart", "slice create", "verify", "device-plugin", "dra-plugin"}
+    reading = {words: each for words, each in all_commands(cli) if any(callable(one.default) for one in each.params)}
+    ending = {words for words, each in reading.items() if getattr(each, "on_broken_config", None) is None}
+    assert len(reading) > 20 and ending == launching
+
+
 def test_config_says_which_values_still_count(
     vgpurun: Callable[..., subprocess.CompletedProcess[str]], write: Callable[..., Path]
 ) -> None:
@@ -399,3 +410,15 @@ def test_what_the_guard_does(write: Write) -> None:
     for wrong in ("memory: maim", "grace: soon", "speed: 3"):
         with pytest.raises(ConfigError, match=f"{wrong[:5]}"):
             read_config(write(f"guard:\n  {wrong}\n"), is_admins=True)
+
+
+def test_time_slices_of_programs_outside(write: Write) -> None:
+    path = write("outside:\n  users: {ann: low, bob: 20}\n  cgroups: {/slurm: 50%}\n")
+    configured = Config(read_config(path, is_admins=True), ConfigFile())
+    assert configured.outside() == ({"ann": 150, "bob": 4000}, {"/slurm": 10000})
+    assert Config(ConfigFile(), ConfigFile()).outside() == ({}, {})
+    with pytest.raises(ConfigError, match="outside is the administrator's"):
+        read_config(path, is_admins=False)
+    for wrong in ("users: {ann: high}", "users: {ann: 101}", "groups: {ann: low}", "users: low"):
+        with pytest.raises(ConfigError, match=r":2: "):
+            read_config(write(f"outside:\n  {wrong}\n"), is_admins=True)

@@ -296,7 +296,7 @@ def test_a_program_that_a_test_starts_heeds_signals() -> None:
     assert subprocess.run([sys.executable, "-c", HEEDED], capture_output=True, text=True).stdout == "True\n"
 
 
-@pytest.mark.exhaustive  # it runs all of these once more
+@pytest.mark.exhaustive  # runs all of these once more
 def test_these_tests_pass_where_the_parent_ignores_signals() -> None:
     """A shell's job in the background, and nohup's command, ignore signals."""
     options = ("-q", "-p", "no:cacheprovider", "-k", "not parent_ignores")

@@ -116,7 +116,7 @@ def test_detach_keys_are_seen_in_one_piece_or_two(ends: tuple[socket.socket, soc
     os.write(typed, b"x\x10")
     assert ends[1].recv(100) == b"x"
     os.write(typed, b"\x10y")
-    assert ends[1].recv(100) == b"\x10\x10y"  # it was no detaching after all
+    assert ends[1].recv(100) == b"\x10\x10y"  # no detaching after all
     assert not keys.is_detached
     os.write(typed, b"z\x10\x11never")
     assert ends[1].recv(100) == b"z"

@@ -37,18 +37,18 @@ from vgpurun.util import extras
 
 
 def test_gpus() -> None:
-    assert doctor._gpu(GPU, "default").status == OK
-    exclusive = doctor._gpu(GPU, "exclusive process")
+    assert doctor.check_gpu(GPU, "default").status == OK
+    exclusive = doctor.check_gpu(GPU, "exclusive process")
     assert exclusive.status == FAILED and "-c DEFAULT" in exclusive.remedy
-    mig = doctor._gpu(replace(GPU, mig_enabled=True), "default")
+    mig = doctor.check_gpu(replace(GPU, mig_enabled=True), "default")
     assert mig.status == WARNING and "-mig 0" in mig.remedy
 
 
 def test_what_report_and_history_lack_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the command that brings it; docs/install.md has the packages, and pyproject.toml the extras."""
-    assert doctor._extras().words == "report, history, exporter and convert have all that they need"
+    assert doctor.check_extras().words == "report, history, exporter and convert have all that they need"
     monkeypatch.setattr(extras, "lacking", lambda _: ["it"])
-    said = doctor._extras()
+    said = doctor.check_extras()
     assert said.status == OK and "history --plot: " in said.words and "exporter, which fills history: " in said.words
     page = (CHECKOUT / "docs" / "install.md").read_text()
     project = (CHECKOUT / "pyproject.toml").read_text()
@@ -57,8 +57,21 @@ def test_what_report_and_history_lack_is_said(monkeypatch: pytest.MonkeyPatch) -
         assert all(f'"{module.replace("_", "-")}>=' in project for module in modules)
 
 
+def test_what_holds_compute_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_CONTROL_DEVICE", tmp_path)
+    assert doctor.check_compute_limits([GPU], is_simulated=False).words.startswith("held by the GPU's own scheduler")
+    instance = replace(GPU, mig_index=0)
+    assert (
+        "on MIG instances launches are held" in doctor.check_compute_limits([GPU, instance], is_simulated=False).words
+    )
+    monkeypatch.setattr(doctor, "_CONTROL_DEVICE", tmp_path / "none")
+    without = doctor.check_compute_limits([GPU], is_simulated=False)
+    assert without.status == WARNING and without.words.startswith("launches are held")
+    assert doctor.check_compute_limits([GPU], is_simulated=True).status == OK
+
+
 def test_missing_nodes_fail() -> None:
-    assert doctor._nodes([replace(GPU, minor_number=77)]).status == FAILED
+    assert doctor.check_nodes([replace(GPU, minor_number=77)]).status == FAILED
 
 
 @pytest.mark.parametrize(
@@ -77,7 +90,7 @@ def test_the_turns_folder(
 ) -> None:
     monkeypatch.setattr(doctor, "cleaned_by", lambda _: None)
     make(tmp_path / "lock")
-    found = doctor._lock_dir(tmp_path / "lock")
+    found = doctor.check_tenants_folder(tmp_path / "lock")
     assert found.status == status and word in found.words
     assert bool(found.remedy) == (status != OK)
 
@@ -112,7 +125,7 @@ def test_the_way_out_is_the_line_of_the_docs(tmp_path: Path, monkeypatch: pytest
     path = tmp_path / "lock"
     path.mkdir()
     path.chmod(0o1777)
-    found = doctor._lock_dir(path)
+    found = doctor.check_tenants_folder(path)
     assert found.status == WARNING and "/usr/lib/tmpfiles.d/tmp.conf" in found.words
     line = found.remedy.removeprefix("as root: ").replace(str(path), str(PLACE))
     for page in ("lab-server.md", "troubleshooting.md", "kubernetes.md"):
@@ -139,7 +152,7 @@ def test_a_folder_of_another_user(tmp_path: Path) -> None:
     path.mkdir()
     path.chmod(0o1777)
     os.chown(path, 12345, 12345)
-    assert "12345" in doctor._lock_dir(path).words
+    assert "12345" in doctor.check_tenants_folder(path).words
 
 
 @pytest.mark.parametrize("options", ["size=64k", "size=64m,nr_inodes=2"], ids=["no room", "no inodes"])
@@ -149,7 +162,7 @@ def test_a_full_state_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, op
         unavailable("needs the right to mount a tmpfs")
     monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path / "state"))
     try:
-        found = next(doctor._files())
+        found = next(doctor.check_files())
         assert list(tmp_path.iterdir()) == [], "nothing is left behind"
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
@@ -164,29 +177,29 @@ def test_a_full_state_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, op
 def test_preloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, status: str) -> None:
     (tmp_path / "preload").write_text(content)
     monkeypatch.setattr(doctor, "_PRELOAD", tmp_path / "preload")
-    assert doctor._preloads().status == status
+    assert doctor.check_preloads().status == status
 
 
 def test_conflicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_HAMI", (str(tmp_path),))
     monkeypatch.setattr(mps, "find_daemon", lambda: 7)
-    found = {each.name: each for each in doctor._conflicts([GPU])}
+    found = {each.name: each for each in doctor.check_conflicts([GPU])}
     assert found["HAMi-core"].status == found["MPS"].status == WARNING
     assert "process 7" in found["MPS"].words and "quit" in found["MPS"].remedy
 
 
 def test_how_containers_get_the_driver() -> None:
     cdi = EngineFacts(cdi_devices=frozenset({f"nvidia.com/gpu={GPU.uuid}"}))
-    assert "CDI" in next(doctor._driver_in_containers([GPU], cdi, "auto")).words
+    assert "CDI" in next(doctor.check_driver_in_containers([GPU], cdi, "auto")).words
     toolkit = EngineFacts(runtimes=frozenset({"nvidia"}))
-    assert "Toolkit" in next(doctor._driver_in_containers([GPU], toolkit, "auto")).words
-    (failed,) = doctor._driver_in_containers([GPU], EngineFacts(), "cdi")
+    assert "Toolkit" in next(doctor.check_driver_in_containers([GPU], toolkit, "auto")).words
+    (failed,) = doctor.check_driver_in_containers([GPU], EngineFacts(), "cdi")
     assert failed.status == FAILED and "nvidia-ctk" in failed.remedy
 
 
 def test_a_library_that_does_not_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VGPURUN_LIBRARY", str(tmp_path / "none.so"))
-    (found,) = doctor._library()
+    (found,) = doctor.check_library()
     assert (found.status, found.remedy) == (FAILED, "")
 
 
@@ -194,49 +207,49 @@ def test_a_library_that_cannot_be_built(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.delenv("VGPURUN_LIBRARY", raising=False)
     monkeypatch.setattr(doctor.library, "build_folder", lambda: tmp_path)
     monkeypatch.setattr(doctor.library, "ROOT_FOLDER", tmp_path)
-    (found,) = doctor._library()
+    (found,) = doctor.check_library()
     assert (found.status, found.remedy) == (WARNING, "vgpurun build; by root it is for all users")
     headers = tmp_path / "lib"
     headers.mkdir()
     (headers / "Makefile").write_text("print-includes:\n\t@echo\n")
     monkeypatch.setattr(doctor.library, "sources", lambda: headers)
-    (found,) = doctor._library()
+    (found,) = doctor.check_library()
     assert found.status == FAILED and "the CUDA headers are not here" in found.words
     assert found.remedy == f"{sys.executable} -m pip install nvidia-cuda-runtime nvidia-nvml-dev"
-    monkeypatch.setattr(extras, "find_spec", {}.get)  # as `uv tool` installs
-    (found,) = doctor._library()
+    monkeypatch.setattr(extras, "find_spec", {}.get)  # an installation by `uv tool`
+    (found,) = doctor.check_library()
     assert found.remedy == f"uv pip install --python {sys.executable} nvidia-cuda-runtime nvidia-nvml-dev"
     monkeypatch.setattr(doctor.library, "sources", lambda: CHECKOUT / "lib")
     make = [*doctor.library._make_command(), "headers", "CUDA_H="]
     assert f"'{found.remedy}'" in subprocess.run(make, capture_output=True, text=True).stderr
     monkeypatch.setenv("PATH", "")
-    (found,) = doctor._library()
+    (found,) = doctor.check_library()
     assert found.status == FAILED and "make is not installed" in found.words and "build-in-docker" in found.remedy
 
 
 def test_a_state_folder_that_cannot_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path / "file" / "below"))
-    found = {each.name: each for each in doctor._files()}
+    found = {each.name: each for each in doctor.check_files()}
     assert found["state folder"].status == FAILED and "VGPURUN_STATE_DIR" in found["state folder"].remedy
-    assert found["turns folder"].words.startswith(abi.LOCK_DIR)
+    assert found["tenants folder"].words.startswith(abi.LOCK_DIR)
 
 
 def test_that_something_can_be_made_in_the_state_folder_is_tried(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("VGPURUN_STATE_DIR", "/proc/vgpurun")  # root may write there, says access(2)
-    found = next(doctor._files())
+    found = next(doctor.check_files())
     assert (found.status, found.words) == (FAILED, "nothing can be made in /proc: No such file or directory")
     monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path / "new" / "folder"))
-    assert next(doctor._files()).status == OK
+    assert next(doctor.check_files()).status == OK
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
 def test_a_wrong_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     mistakes = {Path("a"): ConfigError("a:3: what is this?"), Path("b"): ConfigError("b: not there; remove it")}
     monkeypatch.setattr(doctor.config, "load", lambda: Config(ConfigFile(), ConfigFile(), mistakes))
-    first, second = doctor._config()
+    first, second = doctor.check_config()
     assert (first.status, first.words) == (FAILED, "a:3: what is this?") and "launches are refused" in first.remedy
     assert (second.status, second.words, second.remedy) == (FAILED, "b: not there", "remove it")
 
@@ -255,11 +268,11 @@ def test_turns_that_nobody_gives_and_that_host_memory_does_not_hold(monkeypatch:
     holders = [Holder("container", name, name, "", "", Path("/none"), ((GPU.uuid, quota),)) for name in "ab"]
     (found,) = capacities([GPU], [GpuUse(0, None)], holders)
     monkeypatch.setattr(doctor.guarded, "is_running", lambda: False)
-    assert [(each.name, each.status) for each in doctor._turns([found])] == [("turns", WARNING)] * 2
+    assert [(each.name, each.status) for each in doctor.check_turns([found])] == [("turns", WARNING)] * 2
     monkeypatch.setattr(doctor.guarded, "is_running", lambda: True)
-    (full,) = doctor._turns([found])
+    (full,) = doctor.check_turns([found])
     assert "may hold 8 TiB" in full.words
-    assert list(doctor._turns(capacities([GPU], [GpuUse(0, None)], []))) == []
+    assert list(doctor.check_turns(capacities([GPU], [GpuUse(0, None)], []))) == []
 
 
 @pytest.mark.parametrize(
@@ -276,7 +289,7 @@ def test_which_walls_hold_memory(
     monkeypatch.setattr(doctor.memory_limits, "lacking", lambda _: host)
     monkeypatch.setattr(doctor.memory_limits, "backend", lambda: "misc")
     monkeypatch.setattr(doctor.limits_device, "lacking_of_engine", lambda *_: engine)
-    found = doctor._memory_limits([GPU], EngineFacts(), is_simulated=False)
+    found = doctor.check_memory_limits([GPU], EngineFacts(), is_simulated=False)
     assert (found.status, found.words) == (status, words) and (found.remedy == "do this") == bool(engine)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from fakes import GIB, MIB, make_gpus
 from guard_world import Fake, Rotation, World
 
+from vgpurun.guard.snapshot import Snapshot
 from vgpurun.inventory import guarded
 
 STEP_S = 0.005
@@ -377,3 +378,27 @@ def test_a_pause_between_short_processes_pays_for_nothing(world: Callable[..., W
     made.run(60, STEP_S)
     assert (ran_s - before_s) / 60 <= 0.13
     assert len(made.verbs()) <= 6, "it is not let go in each pause"
+
+
+class Asked(Snapshot):
+    """A snapshot that counts how often it is asked about a container."""
+
+    times = 0
+
+    def pids_of(self, container: str, uuid: str) -> Sequence[int]:
+        Asked.times += 1
+        return super().pids_of(container, uuid)
+
+
+def test_containers_at_rest_cost_next_to_nothing(world: Callable[..., World]) -> None:
+    made = world()
+    programs = [made.put(made.add(str(number), sm=20), MIB, is_counted=True) for number in range(50)]
+    made.run(5)
+    Asked.times = 0
+    made.now_s += 1
+    made.guard.look(Asked(*made.look()))
+    assert Asked.times == 0
+    made.now_s += 1
+    made.busy[programs[0].pid] = [(made.now_s - 1, made.now_s)]
+    made.guard.look(Asked(*made.look()))
+    assert Asked.times > 0, "one of them works"

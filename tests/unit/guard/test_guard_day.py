@@ -26,7 +26,7 @@ class Tenant:
 
     def __init__(self, world: World, container: str, limit: int, draw: random.Random, kind: str) -> None:
         self.container, self.limit, self.draw, self.kind = container, limit, draw, kind
-        self.until: dict[int, tuple[float, str]] = {}  # what happens next to a process, and when
+        self.until: dict[int, tuple[float, str]] = {}  # each process's next event, and when
         self.start(world)
 
     def mine(self, world: World) -> list[Fake]:

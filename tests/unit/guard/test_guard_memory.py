@@ -60,6 +60,24 @@ def test_once_for_each_cause(world: Callable[..., World]) -> None:
     assert made.verbs() == ["warn memory"] * 3, "also after a restart"
 
 
+def test_one_that_is_ended_while_frozen_is_not_thawed(world: Callable[..., World]) -> None:
+    """Its memory is gone before its cgroup is."""
+    made = world()
+    tenant = made.add()
+    program = made.put(tenant, 2 * GIB)
+    made.run(2)
+    assert made.is_frozen(tenant)
+    del made.programs[program.pid]
+    procs = made.containers[tenant].cgroup.folder / "cgroup.procs"
+    nobody = procs.read_text()
+    procs.write_text("")
+    made.run(2)
+    assert made.is_frozen(tenant) and made.verbs() == ["freeze memory"]
+    procs.write_text(nobody)
+    made.run(2)
+    assert made.verbs() == ["freeze memory", "thaw memory"], "others of its processes live"
+
+
 def test_frozen_and_thawed(world: Callable[..., World]) -> None:
     made = world()
     tenant = made.add()
@@ -86,6 +104,33 @@ def test_frozen_and_thawed(world: Callable[..., World]) -> None:
     program.held = 5 * GIB
     made.run(2)
     assert made.is_frozen(tenant), "more than that is another cause"
+
+
+def test_without_an_engine_launches_are_guarded(world: Callable[..., World]) -> None:
+    made = world()
+    launch, container = made.add("process 1", is_launch=True), made.add("b")
+    made.put(launch, 2 * GIB)
+    made.put(container, 2 * GIB)
+    made.has_engine = False
+    made.run(5)
+    assert made.is_frozen(launch) and made.verbs() == ["freeze memory"] and not made.is_frozen(container)
+    made.has_engine = True
+    made.run(5)
+    assert made.is_frozen(container)
+
+
+def test_what_is_known_of_containers_outlasts_a_start_without_an_engine(world: Callable[..., World]) -> None:
+    """Neither is a cause forgotten, nor what was there before this guard."""
+    made = world(memory="warn")
+    made.put(made.add(), 2 * GIB)
+    made.run(60)
+    made.put(made.add("b"), 3 * GIB, is_counted=True)
+    made.has_engine = False
+    made.start()
+    made.run(5)
+    made.has_engine = True
+    made.run(60)
+    assert made.verbs() == ["warn memory"]
 
 
 def test_a_pause_of_the_engines_is_kept(world: Callable[..., World]) -> None:

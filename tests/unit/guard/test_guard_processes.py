@@ -113,7 +113,7 @@ def test_what_the_library_counts_elsewhere_is_not_outside(tmp_path: Path) -> Non
 
 
 def test_no_lock_of_another_user_makes_a_counted_process_one_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever could lock its slot would have root end it."""
+    """Otherwise a user who locks its slot could have root end it."""
     with public_folder() as root:
         monkeypatch.setenv("VGPURUN_STATE_DIR", str(root))
         folder = StateFolder.make(new_folder_path("local"), {}, {"engine": None})

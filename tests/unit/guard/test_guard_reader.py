@@ -35,10 +35,10 @@ from vgpurun.guard.snapshot import Program
 from vgpurun.host import gpus
 from vgpurun.host.freezer import Cgroup
 from vgpurun.host.gpus import Gpu, Survey
-from vgpurun.inventory.programs import _line_of
 from vgpurun.limits.limits_file import limits_bytes
 from vgpurun.limits.quota import Quota
 from vgpurun.storage.state import SLICES
+from vgpurun.util.process_identity import line_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make cgroups")
 OTHER_ID = f"{os.getpid() + (1 << 40):064x}"
@@ -95,7 +95,7 @@ def test_whose_a_process_is(make_cgroup: Callable[[str], Cgroup]) -> None:
 
 
 def test_one_that_was_moved_in_is_nobodys(make_cgroup: Callable[[str], Cgroup]) -> None:
-    """Whoever may write to the host's cgroups may move a process into another container's."""
+    """A user who may write to the host's cgroups may move a process into another container's."""
     cgroup = make_cgroup(ID)
     own = ("unshare", "--fork", "--pid", "--mount-proc")
     with running(cgroup, *own) as stranger, running(cgroup, *own) as first, running(cgroup) as of_host:
@@ -235,7 +235,7 @@ def test_one_that_comes_while_the_engine_answers(
 
     monkeypatch.setattr(engine, "containers", slow)
     with running(None) as host, running(make_cgroup(ID)) as pid:
-        assert container_of(host) is None, "the engine has not answered yet"
+        assert container_of(host) == "", "the engine has not answered yet, but it is in no container's cgroup"
         engine.listed = [container(ID)]
         engine.pid = pid
         answers.set()
@@ -268,7 +268,7 @@ def test_a_name_hides_nobody_and_forges_nothing(make_cgroup: Callable[[str], Cgr
             try:
                 found = Membership(listing(**{ID: pid})).describe(pid)
                 assert (found.container, found.command.isprintable()) == (ID, True)
-                assert pid_inside(pid) == pid and list(_line_of(pid))[:2] == [pid, os.getpid()]
+                assert pid_inside(pid) == pid and list(line_of(pid))[:2] == [pid, os.getpid()]
                 cgroup.freeze()
                 let_dying_go(cgroup)
                 assert cgroup.pids() == [pid], "no signal is pending"
@@ -385,7 +385,7 @@ def look_at_a_server_that_is_gone() -> None:
     counting = Counting(Programs(Membership(Listing(print))), lambda *words: print(*words, flush=True))
     for name in (f"{place}/usage", f"{place}/usage", f"{place}/usage", "/none"):
         with subprocess.Popen(["sleep", "600"], env={abi.ENV_USAGE_FILE: name}) as program:
-            while not Path(f"/proc/{program.pid}/environ").read_bytes():  # what it runs is not there yet
+            while not Path(f"/proc/{program.pid}/environ").read_bytes():  # the program is not executed yet
                 time.sleep(0.01)
             began_s = time.monotonic()
             print(counting.is_counted_elsewhere(program.pid), time.monotonic() - began_s < 20, flush=True)
@@ -403,6 +403,18 @@ def test_a_usage_file_that_never_answers_holds_nobody_up(tmp_path: Path) -> None
     answers = [line for line in seen.stdout.splitlines() if line not in said]
     assert answers == ["True True"] * 3 + ["False True"], seen
     assert sum("does not answer" in line for line in said) == 3
+
+
+def test_where_no_engine_runs_a_process_in_no_container_is_known(
+    make_cgroup: Callable[[str], Cgroup], asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: float) -> None:
+        raise EngineError("no engine runs")
+
+    monkeypatch.setattr(ContainerEngine, "connect", refuse)
+    with running(None) as host, running(make_cgroup(ID)) as inside:
+        for _ in range(3):
+            assert [asked.container_of(pid) for pid in (host, inside)] == ["", None]
 
 
 def test_an_engine_that_hangs_holds_nobody_up(
@@ -423,7 +435,9 @@ def test_an_engine_that_hangs_holds_nobody_up(
     with running(make_cgroup(ID)) as pid:
         monkeypatch.setattr(gpus, "read_all_processes", lambda _: {gpu.uuid: {pid: GIB}})
         for _ in range(3):
-            assert read.look() is None, "what a guard before this one remembers of containers would seem to be over"
+            found = read.look()
+            assert found is not None and found.programs[pid].container is None
+            assert not found.are_listed, "what a guard before this one remembers of containers would seem to be over"
         answers.set()
 
         def is_foreign() -> bool:

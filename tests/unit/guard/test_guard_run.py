@@ -6,7 +6,9 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import make_gpus
@@ -15,6 +17,7 @@ from guard_world import SETTINGS
 from vgpurun.errors import GpuError, GuardError
 from vgpurun.guard import run
 from vgpurun.guard.daemon import Guard
+from vgpurun.guard.outside_slices import Slices
 from vgpurun.guard.reader import GuardReader
 from vgpurun.guard.run import Running
 from vgpurun.guard.switches import Switches
@@ -79,10 +82,54 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_dies_takes_the_guard_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "Agent", Mortal)
-    guard = Running(SETTINGS, lambda _: None)
+    guard = Running(SETTINGS, Slices({}, {}), lambda _: None)
     with pytest.raises(GuardError, match="thread 'turns' ended with RuntimeError: can't start new thread"):
         guard.run(Never())
     assert not guarded.is_running()
+
+
+class TwoSeconds:
+    """Simulated time, which ends after that."""
+
+    now_s = 0.0
+
+    def wait(self, timeout_s: float) -> bool:
+        self.now_s += timeout_s
+        return self.now_s >= 2
+
+
+class Restless:
+    """Duties that are due all the time, as for containers that are held, and processes that are about to come."""
+
+    def __init__(self, time: TwoSeconds) -> None:
+        self._time = time
+        self.asked = 0
+
+    def are_expected(self, _: object) -> bool:
+        self.asked += 1
+        return True
+
+    def tick(self, _: float) -> None:
+        pass
+
+    def next_s(self, at_latest_s: float) -> tuple[float, float]:
+        return at_latest_s, self._time.now_s + 0.005
+
+
+@pytest.mark.usefixtures("root")
+def test_what_is_due_all_the_time_makes_no_more_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "Agent", Mortal)
+    looks: list[float] = []
+    ending = TwoSeconds()
+    restless: Any = Restless(ending)
+    guard = Running(SETTINGS, Slices({}, {}), lambda _: None)
+    monkeypatch.setattr(guard, "_guard", restless)
+    monkeypatch.setattr(guard, "_newcomers", restless)
+    monkeypatch.setattr(guard, "look", lambda: looks.append(ending.now_s))
+    monkeypatch.setattr(run, "clock", lambda: ending.now_s)
+    guard._run(ending, [])
+    assert 19 <= restless.asked <= 21 and len(looks) <= 26
+    assert max(later - earlier for earlier, later in pairwise(looks)) <= 0.11
 
 
 @pytest.mark.usefixtures("root")
@@ -101,7 +148,7 @@ def test_a_driver_that_comes_after_the_guard_is_found(monkeypatch: pytest.Monkey
     monkeypatch.setattr(run, "list_gpus", answer)
     monkeypatch.setattr(run, "Agent", lambda gpus, *_: given.append(gpus))
     monkeypatch.setattr(GuardReader, "look", lambda _: None)
-    guard = Running(SETTINGS, said.append)
+    guard = Running(SETTINGS, Slices({}, {}), said.append)
     for _ in range(4):
         guard.look()
     assert given == [make_gpus(2)]
@@ -119,7 +166,7 @@ def test_each_part_is_closed_whatever_another_raises(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Switches, "close", fail)
     monkeypatch.setattr(Running, "look", lambda _: None)
     with pytest.raises(ValueError, match="unforeseen"):
-        Running(SETTINGS, done.append).run(AtOnce())
+        Running(SETTINGS, Slices({}, {}), done.append).run(AtOnce())
     assert done[-1] == "stop" and not guarded.is_running()
 
 
@@ -130,5 +177,5 @@ def test_what_is_held_is_let_go_before_anything_is_waited_for(monkeypatch: pytes
     monkeypatch.setattr(run, "Agent", lambda *_: Suspensions(done))
     monkeypatch.setattr(Guard, "close", lambda _: done.append("let go"))
     monkeypatch.setattr(Running, "look", lambda _: None)
-    Running(SETTINGS, done.append).run(AtOnce())
+    Running(SETTINGS, Slices({}, {}), done.append).run(AtOnce())
     assert [each for each in done if each in ("start", "let go", "stop")] == ["start", "let go", "stop"]

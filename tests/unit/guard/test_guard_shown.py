@@ -53,13 +53,51 @@ def test_history(acted: World, run: Run, tmp_path: Path) -> None:
 
 
 def test_doctor(acted: World) -> None:
-    found = doctor._guard()
+    found = doctor.check_guard()
     assert (found.status, found.words) == (WARNING, "it runs, and has frozen 1 container")
     acted.containers[next(iter(acted.containers))].cgroup.thaw()
     acted.run(2)
-    assert doctor._guard() == doctor.Finding("guard", OK, "it runs")
+    assert doctor.check_guard() == doctor.Finding("guard", OK, "it runs")
     acted.state.close()
-    assert "none runs" in doctor._guard().words
+    assert "none runs" in doctor.check_guard().words
+
+
+def test_doctor_names_launches(world: Callable[..., World]) -> None:
+    made = world()
+    launch = made.add("process 1", is_launch=True)
+    made.put(launch, 2 * GIB)
+    made.run(5)
+    assert doctor.check_guard().words == f"it runs, and has frozen process {launch} of vgpurun local"
+    made.put(made.add("b"), 2 * GIB)
+    made.run(5)
+    assert doctor.check_guard().words == f"it runs, and has frozen 1 container and process {launch} of vgpurun local"
+    made.containers[launch].cgroup.thaw()
+    made.run(2)
+    assert f"process {launch} was thawed by somebody else" in made.said
+
+
+def test_thaw(world: Callable[..., World], run: Run, tmp_path: Path) -> None:
+    """Whatever it has frozen, where no engine runs."""
+    made = world()
+    launch, other = made.add("process 1", is_launch=True), made.add("process 2", slice_name="team", is_launch=True)
+    part, container = made.add("process 3", is_launch=True, team=GIB), made.add("b", slice_name="team")
+    for each in (launch, other, part, container):
+        made.put(each, 2 * GIB)
+    made.run(5)
+
+    def thaw(*words: str) -> tuple[int, str, str]:
+        seen = run("thaw", *words, VGPURUN_STATE_DIR=str(tmp_path))
+        return seen.returncode, seen.stdout, seen.stderr
+
+    assert thaw("--process", launch) == (0, f"process {launch}\n", "")
+    assert [made.is_frozen(each) for each in (launch, other, part, container)] == [False, True, True, True]
+    code, said, _ = thaw("--slice", "team", "--process", "77")
+    assert code == 1 and set(said.splitlines()) == {f"process {other}", f"process {part}", container[:12]}
+    assert [made.is_frozen(each) for each in (launch, other, part, container)] == [False] * 4
+    made.run(1)
+    assert thaw("--process", launch) == (1, "", f"vgpurun: process {launch} is not frozen by the guard\n")
+    assert thaw("--slice", "team") == (1, "", "vgpurun: nothing in slice team is frozen by the guard\n")
+    assert thaw()[0] == 125
 
 
 def test_metrics(acted: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,7 +163,7 @@ def test_no_lock_of_another_user_keeps_the_guard_from_starting_or_passes_for_it(
     lock = guarded.folder() / guarded.LOCK
     assert stat.S_IMODE(lock.stat().st_mode) == 0o600, "nobody else may open it"
     made.state.close()
-    lock.chmod(0o644)  # as guards of old made it
+    lock.chmod(0o644)  # an old guard's mode
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert not guarded.is_running()
@@ -204,7 +204,7 @@ def test_nothing_of_a_boot_before_is_acted_on(world: Callable[..., World]) -> No
     made.start()
     assert killed == [] and made.state.stopped == {} and made.state.pending == {}
     assert guarded.counts() == {("freeze", "memory"): 1}
-    path.write_text(json.dumps({key: value for key, value in before.items() if key != "boot_id"}))  # of old
+    path.write_text(json.dumps({key: value for key, value in before.items() if key != "boot_id"}))  # an old file
     made.start()
     assert killed == [outside] and made.state.stopped.keys() == {tenant}
 

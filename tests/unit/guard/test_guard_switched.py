@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from fakes import GIB, MIB, make_gpus
 from guard_world import Fake, Rotation, World
 
 from vgpurun import abi
+from vgpurun.util.process_identity import ProcessIdentity
 
 STEP_S = 0.005
 
@@ -23,7 +24,7 @@ class Kernels:
 
     def __init__(self, kernel_s: float, queued: int, on_s: float = 1e9, off_s: float = 0.0, part: float = 1.0) -> None:
         self.kernel_s, self.queued, self.on_s, self.off_s, self.part = kernel_s, queued, on_s, off_s, part
-        self.left_s = 0.0  # of what is launched
+        self.left_s = 0.0  # launched work that is left
         self.total_s = 0.0
         self.last_s: float | None = None
 
@@ -74,7 +75,7 @@ def test_ten_escapes_at_20_percent(world: Callable[..., World], name: str) -> No
         before_s = kernels.total_s
         made.run(10, STEP_S)
         shares.append(100 * (kernels.total_s - before_s) / 10)
-    first, *others = shares  # what it used until it was found is made up for
+    first, *others = shares  # time used until it was found is made up for
     assert 9 < first < 20 and others == pytest.approx([20] * 3, abs=1.5 if kernels.off_s == 0 else 3)
     assert made.verbs() == ["hold compute"]
     assert not made.is_frozen(tenant)
@@ -144,34 +145,8 @@ def test_all_are_held(world: Callable[..., World]) -> None:
     assert made.switches.off == {each for each in made.switches.off if each.pid == program.pid} != set()
 
 
-def test_one_whose_channels_are_not_found_is_frozen(world: Callable[..., World]) -> None:
-    made, kernels = world(compute="unheld"), Kernels(0.001, 8)
-    tenant, program = at_work(made, kernels)
-    made.switches.hidden.add(program.pid)
-    frozen = 0
-
-    def step(world: World) -> None:
-        nonlocal frozen
-        kernels.step(world, program)
-        frozen += world.is_frozen(tenant)
-
-    made.step = step
-    made.run(10, STEP_S)
-    before_s = kernels.total_s
-    made.run(20, STEP_S)
-    assert 100 * (kernels.total_s - before_s) / 20 == pytest.approx(20, abs=5) and frozen
-    assert "warning: container a is frozen and thawed in turn: its work cannot be taken off the GPU" in made.said
-
-
-def full() -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_what_cannot_be_written_down_is_frozen(world: Callable[..., World]) -> None:
-    """A guard that does not know it would not put it back, so it stays on."""
-    made, kernels = world(compute="unheld"), Kernels(0.001, 8)
-    tenant, program = at_work(made, kernels)
-    made.switches._keep = full
+def share_while_frozen(made: World, kernels: Kernels, tenant: str, program: Fake) -> float:
+    """Return the percent of 20 s for which a program worked that is frozen, and never taken off."""
     frozen = 0
 
     def step(world: World) -> None:
@@ -184,7 +159,28 @@ def test_what_cannot_be_written_down_is_frozen(world: Callable[..., World]) -> N
     made.run(10, STEP_S)
     before_s = kernels.total_s
     made.run(20, STEP_S)
-    assert 100 * (kernels.total_s - before_s) / 20 == pytest.approx(20, abs=5) and frozen
+    assert frozen
+    return 100 * (kernels.total_s - before_s) / 20
+
+
+def test_one_whose_channels_are_not_found_is_frozen(world: Callable[..., World]) -> None:
+    made, kernels = world(compute="unheld"), Kernels(0.001, 8)
+    tenant, program = at_work(made, kernels)
+    made.switches.hidden.add(program.pid)
+    assert share_while_frozen(made, kernels, tenant, program) == pytest.approx(20, abs=5)
+    assert "warning: container a is frozen and thawed in turn: its work cannot be taken off the GPU" in made.said
+
+
+def full() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_cannot_be_written_down_is_frozen(world: Callable[..., World]) -> None:
+    """A guard that does not know it would not put it back, so it stays on."""
+    made, kernels = world(compute="unheld"), Kernels(0.001, 8)
+    tenant, program = at_work(made, kernels)
+    made.switches._keep = full
+    assert share_while_frozen(made, kernels, tenant, program) == pytest.approx(20, abs=5)
     why = "nothing more is taken off its GPU, since that cannot be written: No space left on device"
     assert made.said.count(f"warning: {why}") == 1
 
@@ -316,3 +312,43 @@ def test_nothing_is_switched_unless_it_is_asked_for(world: Callable[..., World],
     quotas(made, tenant, paused=True)
     made.run(10)
     assert "freeze memory" in made.verbs() and not made.switches.off
+
+
+def test_all_that_is_due_is_switched_by_one_question(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To ask the keeper costs more than what it does for a process."""
+    made = world(compute="unheld")
+    works = [(Kernels(1.0, 1), made.put(made.add(limit=None, sm=20), 500 * MIB)) for _ in range(4)]
+
+    def step(world: World) -> None:
+        for kernels, program in works:
+            kernels.step(world, program)
+
+    made.step = step
+    made.run(3, STEP_S)
+    asked, done = [], made.switches._done
+
+    def count(verb: str, processes: Iterable[ProcessIdentity], *more: int) -> set[ProcessIdentity]:
+        those = list(processes)
+        asked.append(len(those))
+        return done(verb, those, *more)
+
+    monkeypatch.setattr(made.switches, "_done", count)
+    made.run(2, STEP_S)
+    assert {*asked} - {0} == {4}
+
+
+def test_the_kernel_is_asked_once_at_a_look_who_is_not_seen(world: Callable[..., World]) -> None:
+    made = world(compute="unheld")
+    tenant, program = at_work(made, Kernels(1.0, 1))
+    asked: list[int] = []
+
+    def is_ending(pid: int) -> bool:
+        asked.append(pid)
+        return False
+
+    snapshot = made.look()._replace(is_ending=is_ending)
+    for _ in range(3):
+        assert snapshot.unseen_of(made.containers[tenant], made.gpus[0].uuid) == [program.pid]
+    assert asked == [program.pid]

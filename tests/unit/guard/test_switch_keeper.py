@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -24,7 +25,7 @@ class Channels:
     def __init__(self, process: ProcessIdentity, _: object) -> None:
         self.pid = process.pid
 
-    def find(self) -> int:
+    def find(self, _: bool) -> int:
         self.found.append(self.pid)
         if self.pid in self.troubles:
             raise self.troubles[self.pid]
@@ -77,18 +78,18 @@ def test_one_that_may_be_off_is_looked_for_less_and_less_often(keeper: Keeper) -
 
 
 class Silent(Switches):
-    """Switches whose keeper does not answer, or does later. `asked` are the processes that it was asked for."""
+    """Switches whose keeper does not answer, or does later. `asked`: about how many processes at a time."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.asked: list[int] = []
         self.answers = False
 
-    def _ask(self, verb: str, process: ProcessIdentity) -> str:
-        self.asked.append(process.pid)
+    def _ask(self, lines: Sequence[str]) -> list[str]:
+        self.asked.append(len(lines))
         if self.answers:
-            return "1"
-        raise ChannelError(f"no answer to {verb}")
+            return ["1"] * len(lines)
+        raise ChannelError(f"no answer to {lines[0].split()[0]}")
 
 
 def test_a_keeper_that_does_not_answer_is_not_asked_for_each_process() -> None:
@@ -96,10 +97,16 @@ def test_a_keeper_that_does_not_answer_is_not_asked_for_each_process() -> None:
     troubles: list[str] = []
     silent = Silent({}, lambda: None, lambda _, trouble: troubles.append(trouble))
     assert not silent.take_off(ProcessIdentity(pid, 1, "boot") for pid in (1, 2, 3))
-    assert len(silent.asked) == 2, "a second keeper is tried"
+    assert silent.asked == [3, 3], "a second keeper is tried"
     assert list(filter(None, troubles)) == ["no answer to off"] and len(silent.off) == 3
     silent.put_back(silent.off)
-    assert len(silent.asked) == 4 and len(silent.off) == 3
+    assert silent.asked == [3] * 4 and len(silent.off) == 3
     silent.answers = True
     silent.put_back(())
     assert not silent.off, "what could not be put back is put back later"
+
+
+def test_lines_that_come_at_once_are_answered_at_once(keeper: Keeper, capfd: pytest.CaptureFixture[str]) -> None:
+    switch_keeper._answer(keeper, [line(OFF, os.getpid()), line(OFF, os.getppid())])
+    assert capfd.readouterr().out == "1\n1\n"
+    assert Channels.switched == [(os.getpid(), True), (os.getppid(), True)]

@@ -12,7 +12,7 @@ from fakes import make_gpus
 
 from vgpurun.errors import DriverError
 from vgpurun.host import drivers
-from vgpurun.host.drivers import EngineFacts, device_nodes, plan_driver, read_cdi_devices
+from vgpurun.host.drivers import EngineFacts, device_nodes, find_driver_folder, plan_driver, read_cdi_devices
 
 GPUS = make_gpus(2)
 CDI = frozenset({"nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all"})
@@ -102,13 +102,15 @@ def test_no_driver_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
         plan_driver("mount", GPUS, EngineFacts())
 
 
-def test_an_ldconfig_that_does_not_answer_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ldconfig_that_does_not_answer_is_passed_over(
+    driver_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ldconfig = tmp_path / "ldconfig"
     ldconfig.write_text("#!/bin/sh\nexec sleep 100\n")
     ldconfig.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(drivers, "_LDCONFIG_S", 0.2)
-    assert drivers._ldconfig_folders() == []
+    assert find_driver_folder() == driver_folder
 
 
 def make_nodes(dev: Path, *names: str) -> None:

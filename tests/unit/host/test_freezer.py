@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from cgroup_maker import ID, running, until
 from vgpurun.guard.processes import is_ending
 from vgpurun.host import freezer
 from vgpurun.host.freezer import Cgroup, run_of
+from vgpurun.util.process_identity import ProcessIdentity, identify
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make cgroups")
 
@@ -31,6 +34,31 @@ def test_frozen_thawed_and_ended(make_cgroup: Callable[[str], Cgroup]) -> None:
         until(lambda: is_ending(pid))
 
 
+class Replaced(ProcessIdentity):
+    """A process that ends, and whose number another one has, once it is opened."""
+
+    @contextmanager
+    def opened(self, uid: int | None = None) -> Iterator[int | None]:
+        assert uid is None
+        with subprocess.Popen(["true"]) as ended:
+            file = os.pidfd_open(ended.pid)
+        yield file
+        os.close(file)
+
+
+def test_who_is_taken_in_is_that_very_process(make_cgroup: Callable[[str], Cgroup]) -> None:
+    cgroup = make_cgroup(ID)
+    with running(None) as pid:
+        found = identify(pid)
+        assert found is not None
+        cgroup.take_in(found._replace(started_ticks=found.started_ticks - 1))
+        assert cgroup.pids() == [], "it has ended, and another one has its number"
+        cgroup.take_in(Replaced(*found))
+        assert cgroup.pids() == [], "the same, as it was moved"
+        cgroup.take_in(found)
+        assert cgroup.pids() == [pid]
+
+
 def test_a_container_below_which_there_are_more(make_cgroup: Callable[[str], Cgroup]) -> None:
     cgroup = make_cgroup(ID)
     inner = Cgroup(cgroup.folder / "inner", cgroup.is_unified)
@@ -45,12 +73,17 @@ def test_a_container_below_which_there_are_more(make_cgroup: Callable[[str], Cgr
 
 
 def test_mounts_of_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / "cgroup"
+    (folder / "docker" / ID).mkdir(parents=True)
+    (folder / "docker" / ID / "cgroup.freeze").touch()
     (tmp_path / "self").mkdir()
     (tmp_path / "self" / "mountinfo").write_bytes(
         b"36 25 0:33 / /home/ann/\xff\x0b\xe2\x80\xa8\xc2\xa0x rw - fuse ann rw\n37 25 0:34 / /x rw - tmpfs  rw\n"
-        b"26 25 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+        b"26 25 0:26 / %s rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n" % bytes(folder)
     )
-    assert freezer._mounts(tmp_path) == {"": (Path("/sys/fs/cgroup"), "/")}
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cgroup").write_text(f"0::/docker/{ID}/below\n")
+    assert freezer.find(7, ID, tmp_path) == Cgroup(folder / "docker" / ID, True)
 
 
 def test_each_start_of_a_container_is_another(make_cgroup: Callable[[str], Cgroup]) -> None:

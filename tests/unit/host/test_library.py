@@ -191,7 +191,7 @@ def test_who_holds_the_build_folder_is_named_and_does_not_matter_once_it_is_dead
         )
         threading.Timer(0.3, holder.kill).start()
         monkeypatch.setattr(library, "_BUILD_TAKES_S", 30)
-        assert cli.main(["build"]) == 0  # it has waited for the other one
+        assert cli.main(["build"]) == 0  # has waited for the other one
 
 
 def test_the_builders_default_image_is_the_dockerfiles() -> None:

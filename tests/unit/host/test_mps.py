@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +24,7 @@ def daemon(tmp_path: Path) -> Iterator[int]:
     program = tmp_path / "nvidia-cuda-mps-control"
     shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
     process = subprocess.Popen([program, "60"])
-    while not Path(f"/proc/{process.pid}/cmdline").read_bytes():  # it is being executed
+    while not Path(f"/proc/{process.pid}/cmdline").read_bytes():  # being executed
         time.sleep(0.01)
     yield process.pid
     process.kill()
@@ -30,6 +33,33 @@ def daemon(tmp_path: Path) -> Iterator[int]:
 
 def test_a_daemon_is_found_by_its_name(daemon: int) -> None:
     assert mps.find_daemon() == daemon
+
+
+@pytest.mark.parametrize("is_keeper", [True, False], ids=["locks a group's folder", "is only called so"])
+def test_a_daemon_that_a_keeper_of_ours_has_started_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_keeper: bool
+) -> None:
+    """Anybody may write the keeper's name into his command line."""
+    monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path))
+    (tmp_path / "together" / "7").mkdir(parents=True)
+    program = tmp_path / "nvidia-cuda-mps-control"
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
+    keeper = (
+        "import fcntl, os, subprocess, sys; fcntl.flock(os.open(sys.argv[2], os.O_RDONLY), fcntl.LOCK_SH); "
+        "print(subprocess.Popen([sys.argv[1], '60']).pid, flush=True); input()  # vgpurun.together.keeper"
+    )
+    locked = tmp_path / "together" / "7" if is_keeper else tmp_path / "together"
+    command = [sys.executable, "-c", keeper, program, locked]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        try:
+            while not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(bytes(program)):  # being executed
+                time.sleep(0.01)
+            assert mps.find_daemon() == (None if is_keeper else pid)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            process.kill()
 
 
 @pytest.mark.parametrize("name", ["nvidia-cuda-mps-server", "nvidia-cuda-mps", "sleep"])

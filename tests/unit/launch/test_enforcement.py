@@ -198,7 +198,7 @@ def test_settling(driver: FakeDriver, tmp_path: Path) -> None:
     assert driver_wall.settle([held], [(GPU, Quota())]) == []
     assert driver.limits == {held: (0, GPU.memory_bytes)}
     driver.answer = nvml.NO_PERMISSION
-    assert driver_wall.settle([held], [(GPU, Quota(GIB))]) == []  # it cannot even be read
+    assert driver_wall.settle([held], [(GPU, Quota(GIB))]) == []  # cannot even be read
 
 
 def test_only_what_root_alone_can_change_is_run_as_root(tmp_path: Path) -> None:

@@ -65,12 +65,12 @@ def test_the_command_is_put_together_as_the_engine_does() -> None:
 
 
 def test_it_is_looked_for_as_the_container_will() -> None:
-    engine = Engine("/b/program", "/bin/program", "/work/program", "/own/program")
+    engine = Engine("/b/program", "/bin/program", "/srv/program", "/own/program")
     assert look(engine, command=("program",)) == static("/b/program")
     assert look(engine, command=("program",), path="") == static("/bin/program")
-    assert look(engine, {"folder": "/work"}, command=("./program",)) == static("/work/program")
+    assert look(engine, {"folder": "/srv"}, command=("./program",)) == static("/srv/program")
     own = {"WorkingDir": "/own"}
-    assert look(engine, {"folder": "/work"}, command=("./program",), fields=own) == static("/own/program")
+    assert look(engine, {"folder": "/srv"}, command=("./program",), fields=own) == static("/own/program")
     assert look(engine, command=("missing",)) == NO_DOUBT
 
 

@@ -82,7 +82,7 @@ def test_what_every_container_gets() -> None:
         "/etc/ld.so.preload": ("/state/containers/x/etc/ld.so.preload", True),
         "/etc/ld-nix.so.preload": ("/state/containers/x/etc/ld.so.preload", True),
         "/.vgpurun/tenants": ("/var/tmp/vgpulock", True),
-        "/.vgpurun/run/turns": (f"/var/tmp/vgpulock/{TENANT}/turns5", False),
+        "/.vgpurun/run/presence": (f"/var/tmp/vgpulock/{TENANT}/presence1", False),
         "/.vgpurun/driver/libcuda.so.1": ("/host/libcuda.so.580", True),
         "/usr/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v2": ("/state/containers/x/driver", True),
         "/usr/bin/nvidia-smi": ("/host/bin/nvidia-smi", True),
@@ -246,6 +246,8 @@ def test_one_short_label_and_the_rest_in_the_state_folder() -> None:
         "sm_policy": "hard",
         "priority": "high",
         "swap": False,
+        "together": False,
+        "sms_percent": None,
     }
     assert quotas_from_json(launch.owner["quota"])[0] == (make_gpus(2)[0].uuid, Quota(2 * GIB))
 
@@ -381,7 +383,7 @@ def test_a_local_process_sees_the_hosts_indexes_and_its_own_files() -> None:
         "LD_PRELOAD": "/lib/libvgpu.so:/mine.so",
         "VGPURUN_LIMITS_FILE": "/state/containers/x/etc/limits",
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/state/containers/x/run/usage",
-        "VGPURUN_TURNS_FILE": f"/var/tmp/vgpulock/{TENANT}/turns5",
+        "VGPURUN_PRESENCE_FILE": f"/var/tmp/vgpulock/{TENANT}/presence1",
         "CUDA_VISIBLE_DEVICES": make_gpus(3)[1].uuid,
     }
     assert abi.Limits.from_buffer_copy(process.state_files["etc/limits"]).device_count == 1

@@ -60,7 +60,7 @@ def write_usage(path: Path, slots_used: int = 3) -> None:
     usage.devices[1].busy_ns = 123
     usage.devices[1].launches = 7
     usage.devices[1].refusals = 2
-    usage.devices[1].not_enforced = abi.NOT_ENFORCED_MEMORY | abi.NOT_ENFORCED_TURNS | 1 << 31
+    usage.devices[1].not_enforced = abi.NOT_ENFORCED_MEMORY | abi.NOT_ENFORCED_SM | 1 << 31
     for slot in range(3):
         usage.processes[slot].pid = 100 + slot
         usage.processes[slot].devices[0].allocated_bytes = 10 ** (slot + 1)
@@ -91,8 +91,26 @@ def test_only_slots_whose_process_lives_are_counted(usage_file: Path) -> None:
     first, second = read_usage(usage_file, UUIDS) or []
     assert (first.allocated_bytes, first.overhead_bytes, first.memory_used_bytes) == (1010, 10, 1020)
     assert (first.context_bytes, first.other_bytes, first.host_bytes) == (3 + 5, 2, 14)
-    assert first.processes == 2 and first.not_enforced == () and second.not_enforced == ("memory", "turns")
+    assert first.processes == 2 and first.not_enforced == () and second.not_enforced == ("memory", "sm")
     assert (second.busy_ns, second.launches, second.refusals, second.processes) == (123, 7, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("alive", "dead", "expected"),
+    [
+        (abi.LIMITER_NONE, abi.LIMITER_LAUNCHES, None),
+        (abi.LIMITER_SCHEDULER, abi.LIMITER_LAUNCHES, "scheduler"),
+        (abi.LIMITER_LAUNCHES, abi.LIMITER_SCHEDULER, "launches"),
+        (77, abi.LIMITER_NONE, None),
+    ],
+)
+def test_the_limiter_is_that_of_living_processes(usage_file: Path, alive: int, dead: int, expected: str | None) -> None:
+    for slot, limiter in ((0, abi.LIMITER_SCHEDULER if expected else alive), (1, dead), (2, alive)):
+        with usage_file.open("r+b") as file:
+            device = abi.Usage.processes.offset + slot * sizeof(abi.ProcessUsage) + abi.ProcessUsage.devices.offset
+            file.seek(device + abi.DeviceUsage.limiter.offset)
+            file.write(struct.pack("<Q", limiter))
+    assert (read_usage(usage_file, UUIDS) or NOTHING)[0].limiter == expected
 
 
 def test_slots_that_were_never_claimed_are_not_looked_at(usage_file: Path) -> None:

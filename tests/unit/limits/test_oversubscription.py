@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fakes import make_gpus
@@ -55,9 +57,13 @@ def test_the_files_and_the_label_keep_it(tmp_path: Path) -> None:
     assert limits_file.read_limits(tmp_path / "limits") == [(GPUS[0].uuid, seen), (GPUS[1].uuid, SHARE)]
 
 
-def test_it_is_lifted_from_a_container_that_runs() -> None:
-    oversubscribed = Quota(GIB, virtual_bytes=4 * GIB)
-    (lifted,) = update._changed([oversubscribed], GPUS[:1], Limits.read(oversubscribe="none"))
-    assert lifted == Quota(GIB)
-    (kept,) = update._changed([oversubscribed], GPUS[:1], Limits.read(sm="50"))
-    assert kept == Quota(GIB, 50, virtual_bytes=4 * GIB)
+def test_it_is_lifted_from_a_container_that_runs(tmp_path: Path) -> None:
+    container, path = SimpleNamespace(id="c", name="c", limits_folder=tmp_path), tmp_path / "etc" / "limits"
+    path.parent.mkdir()
+    path.write_bytes(limits_file.limits_bytes([(GPUS[0].uuid, Quota(GIB, virtual_bytes=4 * GIB))]))
+    for limits, expected in (
+        (Limits.read(sm="50"), Quota(GIB, 50, virtual_bytes=4 * GIB)),
+        (Limits.read(oversubscribe="none"), Quota(GIB, 50)),
+    ):
+        (change,) = update.update(container, GPUS[:1], limits, lambda *_: nullcontext())
+        assert change.after == expected and limits_file.read_limits(path) == [(GPUS[0].uuid, expected)]

@@ -17,6 +17,7 @@ from histories import ANN, BEN, DAY_S, GPU, NOW_S, device, read
 from vgpurun import abi
 from vgpurun.host.gpus import GpuUse
 from vgpurun.metrics import snapshot
+from vgpurun.metrics import store as store_module
 from vgpurun.metrics.accounting import reading, timeline
 from vgpurun.metrics.holding import Held, Holding
 from vgpurun.metrics.recorder import Clock, Recorder, count
@@ -178,7 +179,7 @@ class TestRecorder:
     def test_containers_come_and_go(self, host: Host, open_store: Callable[..., Store], history: Path) -> None:
         record = recorder(host, open_store)
         host.devices = [device(busy_s=1000)]
-        record.sample(NOW_S)  # it ran before: nobody knows since when
+        record.sample(NOW_S)  # ran before: nobody knows since when
         host.devices = [device(busy_s=1005), device(busy_s=2, who=BEN)]
         record.sample(NOW_S + 10)
         host.devices = [device(busy_s=1010)]
@@ -231,13 +232,13 @@ class TestRecorder:
     def test_an_exporter_that_was_killed_goes_on_where_it_was(
         self, host: Host, open_store: Callable[..., Store], history: Path
     ) -> None:
-        first = recorder(host, open_store)
+        store = open_store()
+        first = recorder(host, lambda: store)
         host.devices = [device(busy_s=100)]
         first.sample(NOW_S)
         host.devices = [device(busy_s=105)]
         first.sample(NOW_S + 10)
-        assert first._store is not None
-        first._store.close()  # of which it writes nothing
+        store.close()  # closing writes nothing
         second = recorder(host, open_store)
         host.devices = [device(busy_s=1105)]
         second.sample(NOW_S + 3000)
@@ -249,13 +250,13 @@ class TestRecorder:
     def test_what_came_and_went_while_the_exporter_was_away(
         self, host: Host, open_store: Callable[..., Store], history: Path
     ) -> None:
-        first = recorder(host, open_store)
+        store = open_store()
+        first = recorder(host, lambda: store)
         host.devices = [device(busy_s=100), device(busy_s=50, who=BEN)]
         for step in range(5):
             host.devices = [device(busy_s=100 + 5 * step), device(busy_s=50, who=BEN)]
             first.sample(NOW_S + 10 * step)
-        assert first._store is not None
-        first._store.close()
+        store.close()
         second = recorder(host, open_store)
         for step in range(12, 25):  # for 80 s nobody looked, and ben's has ended in them
             host.devices = [device(busy_s=100 + 5 * step)] if step < 18 else []
@@ -296,26 +297,25 @@ class TestRecorder:
         self, host: Host, open_store: Callable[..., Store], history: Path
     ) -> None:
         host.devices = [device(busy_s=100)]
-        first, second = recorder(host, open_store), recorder(host, open_store)
+        store = open_store()
+        first, second = recorder(host, lambda: store), recorder(host, open_store)
         first.sample(NOW_S)
         second.sample(NOW_S + 1)
         assert len(host.troubles) == 1 and "another exporter" in host.troubles[0]
-        assert first._store is not None
-        first._store.close()
+        store.close()
         host.devices = [device(busy_s=104)]
         second.sample(NOW_S + 10)
         assert read(history)[0].gpu_seconds == pytest.approx(4)
 
     def test_what_cannot_be_written_is_counted_later(
-        self, host: Host, open_store: Callable[..., Store], history: Path
+        self, host: Host, open_store: Callable[..., Store], history: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(store_module, "_BUSY_S", 0.01)
         record = recorder(host, open_store)
         host.devices = [device(busy_s=0)]
         record.sample(NOW_S)
         other = sqlite3.connect(history, isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
-        assert record._store is not None
-        record._store._db.execute("PRAGMA busy_timeout = 10")
         host.devices = [device(busy_s=5)]
         record.sample(NOW_S + 10)
         assert len(host.troubles) == 1 and "locked" in host.troubles[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
@@ -112,14 +113,12 @@ def busy_usage() -> abi.Usage:
     shared = usage.devices[0]
     shared.busy_ns, shared.throttled_ns, shared.launches, shared.refusals = 2_500_000_000, 1_250_000_000, 77, 3
     shared.last_launch_ns = now_ns - 10 * 10**9
-    shared.not_enforced = abi.NOT_ENFORCED_TURNS
+    shared.not_enforced = abi.NOT_ENFORCED_SM
     for second in range(now_ns // 10**9 - 5, now_ns // 10**9 + 5):
         shared.seconds[second % abi.SECONDS] = second << 32 | 400_000
-    shared.turn_waits.minute = now_ns // (60 * 10**9)
-    shared.turn_waits.counts[9] = shared.turn_waits.counts_before[9] = 100  # 16.4 to 32.8 ms
     held = usage.processes[0].devices[0]
     held.allocated_bytes, held.overhead_bytes, held.context_bytes, held.host_bytes = 300 * MIB, 30 * MIB, 20 * MIB, 7
-    held.counted_bytes = 330 * MIB
+    held.counted_bytes, held.limiter = 330 * MIB, abi.LIMITER_LAUNCHES
     return usage
 
 
@@ -137,8 +136,7 @@ OF_CONTAINER = {
         "sm_used_ratio": 0.4,
         "sm_limit_ratio": 0.5,
         "throttled_seconds_total": 1.25,
-        "turn_wait_median_seconds": pytest.approx(0.024576),
-        "turn_wait_p99_seconds": pytest.approx(0.0326042, rel=1e-4),
+        "launches_held": 1,
         "oom_refusals_total": 3,
         "launches_total": 77,
         "processes": 1,
@@ -155,13 +153,14 @@ OF_GPU = {
     "vgpurun_gpu_sm_reserved_ratio": 0.8,
     "vgpurun_gpu_containers": 2,
 }
-# Each is the subject of another test, here or in test_guard_shown.py.
+# Each is the subject of another test, here, in test_guard_shown.py or in test_on_gpu.py.
 OTHERS = {
     "vgpurun_build_info", "vgpurun_container_given_back_seconds_total", "vgpurun_container_idle_seconds_total",
     "vgpurun_container_info", "vgpurun_container_last_kernel_age_seconds", "vgpurun_container_not_enforced",
     "vgpurun_container_stopped", "vgpurun_container_swap_wait_seconds_total", "vgpurun_container_swapped_bytes_total",
     "vgpurun_container_swaps_total", "vgpurun_exporter_errors_total", "vgpurun_exporter_look_duration_seconds",
     "vgpurun_exporter_source_up", "vgpurun_guard_actions_total", "vgpurun_guard_running",
+    "vgpurun_on_gpu_seconds_total",
 }  # fmt: skip
 
 
@@ -177,7 +176,7 @@ def test_every_figure_of_a_container(world: World) -> None:
     age_s = value(series, "vgpurun_container_last_kernel_age_seconds", **of_train)
     assert age_s is not None and 10 <= age_s < 60
     flags = {limit: value(series, "vgpurun_container_not_enforced", limit=limit) for limit in usage_file.NOT_ENFORCED}
-    assert flags == {"memory": 0, "sm": 0, "turns": 1}
+    assert flags == {"memory": 0, "sm": 1}
     assert value(series, "vgpurun_container_info", image="pytorch/pytorch", id="train-id", kind="container") == 1
 
 
@@ -289,6 +288,26 @@ def test_hostile_files(world: World, tmp_path: Path) -> None:
     assert label_values(series, "container") == {"liar"}
     assert value(series, "vgpurun_container_memory_used_bytes", container="liar") == 8 * GIB
     assert 0 < (value(series, "vgpurun_container_gpu_seconds_total", container="liar") or 0) <= time.monotonic()
+
+
+def test_no_figure_of_a_container_is_impossible(world: World) -> None:
+    """It writes its file itself."""
+    forged = abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION, slots_used=1)
+    for part in (forged.devices[0], forged.processes[0].devices[0]):
+        for name, kind in (each[:2] for each in part._fields_):
+            if issubclass(kind, ctypes.c_uint64):
+                setattr(part, name, 2**64 - 1)
+    world.add("liar", Quota(GIB, 50, virtual_bytes=2 * GIB), forged)
+    uptime_s, count = time.monotonic() + 60, 2**64
+    most = {
+        "host_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "bytes": 8 * GIB, "ratio": 1,
+        "throttled_seconds_total": uptime_s * abi.MAX_PROCESSES, "seconds_total": uptime_s,
+        "launches_total": count, "refusals_total": count,
+    }  # fmt: skip
+    found = {name: number for (name, labels), number in world.scrape().items() if ("container", "liar") in labels}
+    for name, number in found.items():
+        assert number <= next((most[end] for end in most if name.endswith(f"_{end}")), 1), name
+    assert found["vgpurun_container_memory_buffer_bytes"] == 8 * GIB
 
 
 def test_hostile_labels(world: World) -> None:

@@ -46,6 +46,7 @@ STRUCTS = {
     "profile_chunk": Chunk,
     "profile_total": layout.Total,
     "profile_kernel": layout.Kernel,
+    "profile_fill": layout.Fill,
     "profile_header": layout.Header,
     "profile_file": layout.File,
 }

@@ -70,6 +70,14 @@ def test_kernels_have_their_names(tmp_path: Path) -> None:
     assert list(profile.kernels) == [KernelTotal("gemm", 13, 5000), KernelTotal("softmax", 2, 70)]
 
 
+def test_how_much_of_the_gpu_kernels_filled_is_never_more_than_their_time(tmp_path: Path) -> None:
+    file = new_file(APIS)
+    add_kernel(file, b"half", 1, 5000, (4000, 2000))
+    add_kernel(file, b"nonsense", 1, 70, (2**64 - 1, 2**64 - 2))
+    profile = FileProfile(write(tmp_path / "a", file))
+    assert list(profile.kernels) == [KernelTotal("half", 1, 5000, 4000, 2000), KernelTotal("nonsense", 1, 70, 70, 70)]
+
+
 def test_a_process_that_ended_says_when(tmp_path: Path) -> None:
     file = new_file(APIS)
     assert FileProfile(write(tmp_path / "a", file)).ended_ns is None

@@ -50,7 +50,7 @@ def test_a_level_stays_until_another_is_seen() -> None:
 
 def test_the_rate_of_a_counter_is_that_between_two_looks() -> None:
     counter = Counter(Axis(0, 100, 10))
-    for at, value in ((80, 30), (20, 0), (40, 10)):  # as several processes would show it
+    for at, value in ((80, 30), (20, 0), (40, 10)):  # several processes' samples
         counter.add(at, value)
     assert counter.rates() == [None, None, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, None]
     assert counter.grown() == 30 and counter.mean_rate() == 0.5
@@ -62,12 +62,12 @@ def test_totals_are_exact_and_over_all_processes() -> None:
         pid=2,
         last_ns=made.BEGIN_NS + 10,
         totals=[ApiTotal("cuInit", 2, 1, 0, 40, 35), ApiTotal("cuMemAlloc_v2", 1, 0, 512, 90, 90)],
-        kernels=[KernelTotal("a", 3, 10), KernelTotal("b", 1, 20)],
+        kernels=[KernelTotal("a", 3, 10, 8, 4), KernelTotal("b", 1, 20)],
     )
-    one.kernels = [KernelTotal("a", 1, 15)]
+    one.kernels = [KernelTotal("a", 1, 15, 12, 1)]
     summary = summarize([two, one])
     assert summary.apis == [ApiTotal("cuMemAlloc_v2", 1, 0, 512, 90, 90), ApiTotal("cuInit", 3, 1, 0, 70, 35)]
-    assert summary.kernels == [KernelTotal("a", 4, 25), KernelTotal("b", 1, 20)]
+    assert summary.kernels == [KernelTotal("a", 4, 25, 20, 5), KernelTotal("b", 1, 20)]
     assert summary.launches == 5
     assert [process.pid for process in summary.processes] == [1, 2]
 
@@ -133,7 +133,7 @@ def test_records_whose_device_is_not_known_count_for_none() -> None:
     profile.wait_list = [GateWait(-1, made.BEGIN_NS, 5, 1)]
     summary = summarize([profile])
     assert summary.devices[0].gpu_ns == 0 and summary.devices[0].peak_bytes == 0
-    assert summary.waits.count == 1
+    assert summary.waits.count == 1 and words.waits(summary).startswith("1 wait for the limit, ")
 
 
 def test_bandwidth_is_that_of_calls_that_wait_for_their_copy() -> None:
@@ -203,6 +203,16 @@ def test_the_failed_have_a_column() -> None:
     output = text(summarize([made.out_of_memory()]))
     assert "FAILED" in output
     assert "! Calls that failed: cuMemAlloc 3 times." in output
+
+
+def test_what_is_known_of_how_full_the_gpu_was_has_a_column() -> None:
+    profile = made.training(2)
+    assert "GPU FILLED" not in text(summarize([profile]))
+    profile.kernels = [KernelTotal("known", 1, 2 * 10**9, 2 * 10**9, 10**9), KernelTotal("unknown", 1, 10**9)]
+    lines = text(summarize([profile])).splitlines()
+    title = next(line for line in lines if line.startswith("KERNEL"))
+    known, unknown = (next(line for line in lines if line.startswith(name)) for name in ("known", "unknown"))
+    assert title.endswith("  GPU FILLED") and known.endswith("  50 %") and unknown.endswith("  1.00 s")
 
 
 def test_no_name_steers_the_terminal() -> None:

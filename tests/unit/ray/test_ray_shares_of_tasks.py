@@ -113,7 +113,7 @@ def test_a_wish_is_read() -> None:
         ({"memory": "4g"}, "has no 'memory'"),
         ({"mem": "4"}, "too little"),
         ({"sm": 101}, "more than the whole GPU"),
-        ({"sm_policy": "soft"}, "not one of hard, apart"),
+        ({"sm_policy": "soft"}, "not one of hard, burst"),
         ({"priority": 1}, "not one of high, low"),
         ({"sm_policy": ["hard"]}, "not one of"),
     ],

@@ -17,7 +17,7 @@ from fakes import GIB, given, make_gpus
 from support.second_user import as_second_user, needs_two_users
 from vgpurun.admission import removing
 from vgpurun.admission.joining import Joining
-from vgpurun.admission.wanted import Wanted, WantedSlice
+from vgpurun.admission.wanted import OF_A_SLICE, Wanted, WantedSlice
 from vgpurun.errors import OptionError, SliceError
 from vgpurun.host.drivers import DriverPlan
 from vgpurun.host.mounted import place_of
@@ -256,9 +256,7 @@ def test_members_are_those_that_have_the_usage_file_mounted(tmp_path: Path) -> N
     assert task.pid == (41 if os.geteuid() == 0 else 40)  # a user may give a process that name
 
 
-@pytest.mark.parametrize(
-    "name", ["sm_policy", "priority", "oversubscribe", "gpus", "place", "wait", "preempt_idle", "swap"]
-)
+@pytest.mark.parametrize("name", OF_A_SLICE)
 def test_what_a_slice_decides_is_refused_beside_it(name: str) -> None:
     with pytest.raises(OptionError, match=f"--{name.replace('_', '-')} beside --slice"):
         Wanted.take(given(slice_name="alice", **{name: "1"}))

@@ -410,6 +410,17 @@ def test_what_another_user_has_written_is_not_read(cluster_files: Callable[..., 
     assert "does not run vgpurun slurm prolog" in found.words
 
 
+@needs_two_users
+@pytest.mark.parametrize("script", ["prolog", "epilog", "health"])
+def test_a_script_of_another_user_is_not_for_root_to_run(
+    cluster_files: Callable[..., Path], tmp_path: Path, script: str
+) -> None:
+    cluster_files()
+    os.chown(tmp_path / script, UID, UID)
+    (found,) = (each for each in check.examine("n01") if each.status != "ok")
+    assert (found.status, found.words) == ("FAIL", f"{tmp_path / script} is not root's, and runs as root")
+
+
 def test_a_release_that_tells_no_shards_needs_the_gpus_in_gres_conf(
     cluster_files: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,7 +160,7 @@ def test_a_folder_of_a_container_that_was_made_after_the_engines_answer_is_not_s
     """The folder was free and without an owner at first, and has both and a container when it is to go."""
     path = root_folder / "containers" / "new"
     path.mkdir(parents=True)
-    make().close()  # of a container that is gone
+    make().close()  # its container is gone
 
     def answer() -> tuple[str, set[str]]:
         (path / "lock").unlink(missing_ok=True)
@@ -203,7 +203,7 @@ def test_an_end_is_counted_by_the_boot_clock() -> None:
     owner = state.end_after(100.0)
     assert 99 < (state.ends_s(owner) or 0) - boot_s() <= 100
     for jump_s in (-7200.0, 7200.0):
-        set_since = {**owner, "ends_s": float(str(owner["ends_s"])) + jump_s}  # as if the time had been set by that
+        set_since = {**owner, "ends_s": float(str(owner["ends_s"])) + jump_s}  # simulates a clock that was set by that
         assert state.ends_s(set_since) == state.ends_s(owner)
         other_boot = {**set_since, "boot": "another"}
         assert abs((state.ends_s(other_boot) or 0) - boot_s() - 100 - jump_s) < 2, "nothing else is left to go by"

@@ -47,18 +47,18 @@ def test_others_read_what_the_host_and_the_tenant_write(writer: int | None, mode
     finally:
         os.umask(mask)
     folder = tenants.folder_of(made.path)
-    assert modes(folder) == {"limits": 0o644, "of": 0o644, "turns5": mode}
+    assert modes(folder) == {"limits": 0o644, "of": 0o644, "presence1": mode}
     assert folder.stat().st_mode & 0o777 == 0o755
-    assert tenants.turns_file(made.path).stat().st_size == abi.TURNS_BYTES
+    assert tenants.presence_file(made.path).stat().st_size == abi.PRESENCE_BYTES
     assert read_limits(folder / "limits") == [("GPU-a", Quota(None, 20))]
 
 
 def test_made_once_and_told_of_each_change() -> None:
     made = container()
     tenants.make(made.path)
-    tenants.turns_file(made.path).write_bytes(b"in use")
+    tenants.presence_file(made.path).write_bytes(b"in use")
     tenants.make(made.path)
-    assert tenants.turns_file(made.path).read_bytes() == b"in use"
+    assert tenants.presence_file(made.path).read_bytes() == b"in use"
     write_limits(made.path / "etc" / "limits", [("GPU-a", Quota(None, 70))])
     assert read_limits(tenants.folder_of(made.path) / "limits") == [("GPU-a", Quota(None, 70))]
 
@@ -85,8 +85,8 @@ def test_what_is_left_is_swept_and_nothing_else(lock_dir: Path, tmp_path: Path) 
     names = (".half-made", "program-1-2", "program-3-4", ".new")
     for name in names:
         (lock_dir / name).mkdir()
-        (lock_dir / name / abi.TURNS_NAME).touch()
-    for path in (lock_dir / names[0], lock_dir / names[1] / abi.TURNS_NAME):
+        (lock_dir / name / abi.PRESENCE_NAME).touch()
+    for path in (lock_dir / names[0], lock_dir / names[1] / abi.PRESENCE_NAME):
         os.utime(path, (0, 0))
     (lock_dir / "file").touch()
     state.sweep()
@@ -98,10 +98,10 @@ def left_by(user: int, name: str, age_s: float, *files: str) -> Path:
     """A folder of another user, written so long ago."""
     folder = Path(abi.LOCK_DIR) / name
     folder.mkdir(parents=True)
-    for file in (abi.TURNS_NAME, *files):
+    for file in (abi.PRESENCE_NAME, *files):
         (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).touch()
-    os.utime(folder / abi.TURNS_NAME, (0, time.time() - age_s))
+    os.utime(folder / abi.PRESENCE_NAME, (0, time.time() - age_s))
     os.chown(folder, user, -1)
     return folder
 
@@ -170,9 +170,9 @@ def test_what_another_user_has_made_deep_or_leads_elsewhere_is_let_alone(lock_di
 
 @AS_ROOT
 def test_what_is_where_a_link_leads_makes_nothing_younger(lock_dir: Path, tmp_path: Path) -> None:
-    """Where a user's link leads is nothing for root to look at: it may never answer."""
+    """Root never follows a user's link: its target may never answer."""
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / abi.TURNS_NAME).touch()
+    (tmp_path / "elsewhere" / abi.PRESENCE_NAME).touch()
     lock_dir.mkdir()
     link = lock_dir / "program-link"
     link.symlink_to(tmp_path / "elsewhere")
@@ -185,7 +185,7 @@ def test_what_is_where_a_link_leads_makes_nothing_younger(lock_dir: Path, tmp_pa
 def test_what_cannot_be_made_is_said(lock_dir: Path) -> None:
     made = container()
     (made.path / "etc" / "limits").unlink()
-    with pytest.raises(StateError, match="take turns"):
+    with pytest.raises(StateError, match="see each other"):
         tenants.make(made.path)
     assert list(lock_dir.iterdir()) == [], "nothing half-made"
 
@@ -200,7 +200,7 @@ def test_what_another_user_has_put_in_its_place_is_replaced(lock_dir: Path, tmp_
     os.chown(lock_dir, STRANGER, STRANGER)
     for folder in (target, place) if kind == "folder" else (target,):
         folder.mkdir()
-        for name in ("limits", "of", abi.TURNS_NAME):
+        for name in ("limits", "of", abi.PRESENCE_NAME):
             (folder / name).write_text("a stranger's")
     if kind == "pipe":
         os.mkfifo(place)
@@ -264,11 +264,11 @@ def test_what_is_half_made_may_be_replaced_at_any_time(
             half_made.symlink_to(target)
         else:
             half_made.mkdir()
-            (half_made / abi.TURNS_NAME).symlink_to(target / "made")
+            (half_made / abi.PRESENCE_NAME).symlink_to(target / "made")
         fill(half_made, contents)
 
     monkeypatch.setattr(tenants, "_fill", replaced)
-    with pytest.raises(StateError, match="take turns"):
+    with pytest.raises(StateError, match="see each other"):
         tenants.make(made.path)
     assert list(target.iterdir()) == [] and target.stat().st_mode & 0o777 == 0o700
 
@@ -293,4 +293,4 @@ def test_a_place_that_somebody_takes_again_is_ours_in_the_end(monkeypatch: pytes
 
     monkeypatch.setattr(tenants, "_clear", clear_and_lose)
     tenants.make(made.path)
-    assert modes(place) == {"limits": 0o644, "of": 0o644, "turns5": 0o666}
+    assert modes(place) == {"limits": 0o644, "of": 0o644, "presence1": 0o666}

@@ -94,12 +94,12 @@ def test_the_files_of_a_state_folder_are_read_again_after_each_change(
 
     def settles_at(found: Record | None, policy: IdlePolicy | None) -> None:
         assert files() == (found, policy, None)
-        while tmp_path.stat().st_ctime_ns == folder.stat().st_ctime_ns:  # what changes next would have this time, too
+        while tmp_path.stat().st_ctime_ns == folder.stat().st_ctime_ns:  # the next change would have this time, too
             os.utime(tmp_path)
         with monkeypatch.context() as later:
             later.setattr(unchanged, "_SETTLED_NS", -1 << 62)
             files()
-        assert files() is files()  # it is read no more
+        assert files() is files()  # read no more
 
     suspended = Record(Phase.SUSPENDED, (), {}, False, "somebody", 1.0, 1)
     settles_at(None, None)
@@ -251,7 +251,7 @@ def test_one_that_takes_long_to_stop_holds_nobody_up(idle: Idle, monkeypatch: py
     def has_ended_both() -> bool:
         """Whether its end is seen to, and it was stopped again: it was started meanwhile, which no look has seen."""
         idle.look_after(3)
-        return len(idle.engine.stopped) >= 2 and "stop container late: its time was over" in idle.said
+        return len(idle.engine.stopped) >= 2 and "stop container late: it reached its --for limit" in idle.said
 
     until(has_ended_both)
 

@@ -24,7 +24,7 @@ _BUILT = "/build"
 @click.command(cls=GroupedCommand, name="build")
 @option("--verbose", is_flag=True, group=_GROUP, help="Show what make prints.")
 def build(verbose: bool) -> None:
-    """Build libvgpu.so, the simulated driver and what `vgpurun verify` runs, with gcc and make of this host.
+    """Build libvgpu.so, the simulated driver and the programs of `vgpurun verify`, with this host's gcc and make.
 
     The CUDA headers come from CUDA_HOME, /usr/local/cuda, or: pip install nvidia-cuda-runtime nvidia-nvml-dev. Root
     builds for all users of the host, into /var/lib/vgpurun/lib, any other user for itself. Each part is built by

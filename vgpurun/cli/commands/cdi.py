@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from vgpurun.cdi.edits import Edits, driver_edits
-from vgpurun.cdi.of_slices import DEFAULT_PATH, Host, forget, host_edits, keep, of_slices
+from vgpurun.cdi.of_slices import DEFAULT_PATH, Host, forget, host_edits, keep, of_slices, with_devices
 from vgpurun.cli.common import GroupedCommand, SliceName, VerbGroup, host_driver_option, option
 from vgpurun.console.messages import say, warn
 from vgpurun.errors import EnforceError, OptionError, SliceError
@@ -45,10 +45,10 @@ def generate(slices: tuple[str, ...], output: Path, output_format: str | None, d
     """Write a CDI specification with a device vgpurun.io/gpu=NAME for each slice.
 
     A device brings the driver (as NVIDIA's own specification does where there is one, else this host's own files), the
-    library, the limits and usage of the slice, and the folder by which containers take turns.
+    library, the limits and usage of the slice, and the folder by which containers know of each other.
 
-    A file with all slices is kept up to date: `vgpurun slice` writes it anew, also where there was no slice yet. One
-    with some of them, and standard output, are as of now.
+    Without SLICE the file has all slices, and `vgpurun slice` keeps it up to date. A file with some of them, and
+    standard output, are written once.
     """
     from vgpurun.cdi.files import format_of, specification_text, write_specification
     from vgpurun.slices import store
@@ -69,7 +69,7 @@ def generate(slices: tuple[str, ...], output: Path, output_format: str | None, d
         else:
             say(f"there is no slice yet, and so no {output}; vgpurun slice create makes both")
         return
-    chosen = [store.find(name) for name in slices] or [each for each in store.slices() if each.driver == driver]
+    chosen = [store.find(name) for name in slices] or with_devices(driver)
     if not chosen:
         raise SliceError("there is no slice, and a specification has at least one device: vgpurun slice create")
     described = of_slices(cdi_host(driver, gpus), chosen)
@@ -83,7 +83,7 @@ def generate(slices: tuple[str, ...], output: Path, output_format: str | None, d
 @cdi_group.command(cls=GroupedCommand, name="remove", on_broken_config=warn)
 @host_driver_option(_GROUP)
 def remove(driver: str) -> None:
-    """Remove the specification that is kept up to date, and write it no more."""
+    """Remove the specification that generate has written, and stop updating it."""
     path = forget(driver)
     if path is not None:
         specification_path(path.parent, driver == "sim").unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, option
+from vgpurun.cli.common import GroupedCommand, format_option
 from vgpurun.config import values as configuration
 from vgpurun.config.file import ConfigFile, Setting, read_config
 from vgpurun.config.schema import DEFAULTS, UNLIMITED
@@ -19,18 +19,10 @@ from vgpurun.util.users import current_user, is_group, is_user
 
 
 @click.command(cls=GroupedCommand, name="config", on_broken_config=warn, options_metavar="[OPTIONS]")
-@option(
-    "--format",
-    "output_format",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    group="Display",
-    help="How to print the values.",
-)
+@format_option("Display", "How to print the values.")
 @click.argument("arguments", metavar="[check FILE...]", nargs=-1)
 def config(arguments: tuple[str, ...], output_format: str) -> None:
-    """Show the value of every option that is not given, your quotas, and the line that each comes from.
+    """Show the default of every option on this host, your quotas, and the line that sets each.
 
     `vgpurun config check FILE` says whether a file can be used as /etc/vgpurun/config.yaml.
     """

@@ -19,7 +19,7 @@ def _container_names(function: Callable[..., int]) -> Callable[..., int]:
 @option("-s", "--signal", metavar="SIGNAL", group=_GROUP, help="Signal to send instead of the container's own.")
 @option(
     "-t", "--timeout", "--time", "timeout_s", metavar="SECONDS", type=int, group=_GROUP,
-    help="How long to wait before SIGKILL; -1: for ever. By default what the container says, or 10.",
+    help="How long to wait before SIGKILL; -1: for ever. By default the container's own time, or 10.",
 )  # fmt: skip
 @others_option(_GROUP)
 @_container_names

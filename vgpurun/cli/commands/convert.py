@@ -17,13 +17,14 @@ _FOUND = 1
 @option("--write", is_flag=True, group="Convert", help="Rewrite the files, instead of showing the changes.")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 def convert(files: tuple[Path, ...], write: bool) -> int:
-    """Find what people write in Compose files for a share of a GPU, and say what each line does.
+    """Find the lines of Compose files that ask for a share of a GPU, and replace them by slices that limit it.
 
-    `options: memory:` under a GPU's device, `gpu_memory:`, variables that no library reads: they limit nothing. convert
-    prints the lines, the slices that give such shares, and the changes to the file. Comments, anchors, quotes and
-    order stay. The whole GPUs of such a service (`gpus:`, `deploy:`, `devices:`) go, as the slice has its own.
+    Lines such as `options: memory:` under a GPU's device, `gpu_memory:` and variables that no library reads limit
+    nothing. convert prints them, the slices that give such shares, and the changes to the file. Comments, anchors,
+    quotes and order stay. It removes the whole GPUs of such a service (`gpus:`, `deploy:`, `devices:`), since the slice
+    brings its own.
 
-    The exit code is 0 where nothing was found or --write has rewritten all of it, 1 where something is left, and 125
+    The exit code is 0 if nothing was found or --write has rewritten all of it, 1 if something is left to do, and 125
     for a file that cannot be read.
     """
     return max([_convert(path, write) for path in files])

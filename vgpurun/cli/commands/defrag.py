@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vgpurun.cli.common import EngineCommand, GpuNames, host_driver_option, option
+from vgpurun.cli.common import EngineCommand, GpuNames, format_option, host_driver_option, option
 from vgpurun.cli.placing import engine_if_any
-from vgpurun.console.messages import say
+from vgpurun.console.messages import say, warn
 from vgpurun.console.signals import Signals
 from vgpurun.errors import OptionError
 from vgpurun.host.gpu_names import GPUS_HELP
@@ -22,15 +22,12 @@ if TYPE_CHECKING:
 _GROUP = "Launch"
 
 
-@click.command(cls=EngineCommand, name="defrag", options_metavar="[OPTIONS]")
+@click.command(cls=EngineCommand, name="defrag", on_broken_config=warn, options_metavar="[OPTIONS]")
 @option("--mem", metavar="SIZE", group=_GROUP, help="The memory limit of the launch that is to fit, as for run.")
 @option("--sm", metavar="PERCENT", group=_GROUP, help="Its compute limit.")
 @option("--gpus", metavar="GPUS", type=GpuNames(), group=_GROUP, help=f"Its GPUs: {GPUS_HELP.removeprefix('use ')}.")
 @option("--dry-run", is_flag=True, group="Moves", help="Print the moves, and do nothing.")
-@option(
-    "--format", "output_format", type=click.Choice(["text", "json"]), default="text", show_default=True,
-    group="Moves", help="How to print them.",
-)  # fmt: skip
+@format_option("Moves", "How to print them.", "text", "json")
 @host_driver_option("Moves")
 def defrag(mem: str | None, sm: str | None, gpus: str | None, dry_run: bool, output_format: str, driver: str) -> None:
     """Move running programs to other GPUs so that a launch fits, with the fewest bytes to copy.

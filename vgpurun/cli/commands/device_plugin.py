@@ -43,7 +43,7 @@ _MODES = ("auto", "cdi", "toolkit", "mount", "sim")
     type=click.Choice(_MODES),
     default=lambda: "sim" if config.default("driver") == "sim" else "auto",
     group=_GROUP,
-    help="How the driver's files come into containers. By default cdi where NVIDIA's CDI specification is, else "
+    help="How containers get the driver's files. By default cdi if this host has NVIDIA's CDI specification, else "
     "toolkit (NVIDIA's runtime), or sim if VGPURUN_DRIVER is sim.",
 )
 @option(

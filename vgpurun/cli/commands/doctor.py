@@ -2,7 +2,7 @@
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, option
+from vgpurun.cli.common import GroupedCommand, format_option, option
 from vgpurun.cli.views.findings import show_findings
 from vgpurun.config import values as config
 from vgpurun.diagnostics.doctor import examine
@@ -22,10 +22,7 @@ def _found_below(_: str) -> None:
     "--driver", "driver_mode", type=click.Choice(DRIVER_MODES), default=lambda: config.default("driver"), group=_GROUP,
     help="How containers get the driver, as for run. By default VGPURUN_DRIVER, or auto.",
 )  # fmt: skip
-@option(
-    "--format", "output_format", type=click.Choice(["table", "json"]), default="table", show_default=True, group=_GROUP,
-    help="How to print what was found.",
-)  # fmt: skip
+@format_option(_GROUP, "How to print what was found.")
 def doctor(driver_mode: str, output_format: str) -> int:
     """Look at the driver, the GPUs, the engine, the library, permissions and conflicts, and say what helps.
 

@@ -22,7 +22,7 @@ _GROUP = "DRA plugin"
 )  # fmt: skip
 @option(
     "--kubeconfig", metavar="FILE", group=_GROUP,
-    help="How to reach the API server. By default by the service account of the pod that this runs in.",
+    help="How to reach the API server. By default through the service account of this pod.",
 )  # fmt: skip
 @option(
     "--driver", type=click.Choice(["auto", "cdi", "mount", "sim"]), default="auto", show_default=True, group=_GROUP,
@@ -53,7 +53,7 @@ def dra_plugin(
     """Offer this node's GPUs to the cluster, and prepare the claims of pods that get a share of them.
 
     It needs Kubernetes 1.34 or newer with DRAConsumableCapacity, and root on the node. SIGTERM and Ctrl-C end it;
-    containers that run keep their shares, and the next start goes on where it has left off.
+    containers that run keep their shares, and the next start continues from there.
     """
     with needs_extra("k8s"):
         from vgpurun.kubernetes.dra.cluster import Cluster

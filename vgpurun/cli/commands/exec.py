@@ -43,7 +43,7 @@ def exec_command(
     working_dir: str | None,
     others: bool,
 ) -> int:
-    """Run a further command in a container that runs, under the same limits. Its exit code is the command's."""
+    """Run another command in a running container, under the same limits. Its exit code is the command's."""
     from vgpurun.engine.containers import ContainerEngine, ExecOptions
     from vgpurun.launch.execution import execute
 

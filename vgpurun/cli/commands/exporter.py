@@ -1,7 +1,7 @@
 """`vgpurun exporter`: what GPUs and containers use, for Prometheus."""
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,13 +10,14 @@ import click
 
 from vgpurun.cli.common import GroupedCommand, host_driver_option, option
 from vgpurun.console.messages import say, warn
-from vgpurun.errors import LimitError, OptionError
-from vgpurun.host.visible import activate_simulation
+from vgpurun.errors import LimitError, OptionError, VgpurunError
+from vgpurun.host.visible import activate_simulation, libcuda
 from vgpurun.limits.quota import parse_size
 from vgpurun.util.extras import needs_extra
 from vgpurun.util.times import parse_span
 
 if TYPE_CHECKING:
+    from vgpurun.metrics.on_gpu import OnGpu
     from vgpurun.metrics.store import Store
 
 _GROUP, _HISTORY = "Exporter", "History"
@@ -39,8 +40,8 @@ _LEAST_KEPT_S, _LEAST_BYTES = 3600, 1 << 20
 @option("--no-history", is_flag=True, group=_HISTORY, help="Keep no samples.")
 @option(
     "--history-keep", "keep", metavar="TIME", default="400d", show_default=True, group=_HISTORY,
-    help="Keep history for this long: 24h, 90d, 52w. Samples stay for 6 hours, sums of 5 minutes for 14 days, of an "
-    "hour to the end.",
+    help="Keep history for this long: 24h, 90d, 52w. Samples stay for 6 hours, sums of 5 minutes for 14 days, and "
+    "sums of an hour for all of TIME.",
 )  # fmt: skip
 @option(
     "--history-size", "size", metavar="SIZE", default="256m", show_default=True, group=_HISTORY,
@@ -57,8 +58,8 @@ def exporter(
 ) -> None:  # fmt: skip
     """Serve what every GPU and every container on it uses, and its limits, as metrics for Prometheus.
 
-    It reads at each scrape, so a container has metrics only while it runs. It needs the right to ask
-    the Docker Engine and to read the containers' state, as root has. SIGTERM and Ctrl-C end it.
+    It reads at each scrape, so a container has metrics only while it runs. It needs access to the
+    Docker Engine and to the containers' state, as root has. SIGTERM and Ctrl-C end it.
     """
     with needs_extra("metrics"):
         from vgpurun.metrics.collector import make_registry
@@ -72,16 +73,39 @@ def exporter(
         raise OptionError("--history and --no-history exclude each other")
     if driver == "sim":
         activate_simulation()
-    reader = Reader(say)
-    with Ending() as ending, serving(listen, make_registry(reader, compatible)) as url:
+    with Ending() as ending, ExitStack() as stack:
+        reader = Reader(say)
+        stack.callback(reader.close)
+        url = stack.enter_context(serving(listen, make_registry(reader, compatible)))
+        reader.on_gpu = stack.enter_context(_on_gpu(driver == "sim"))
         say(f"metrics at {url}")
-        reader.look()  # what is in the way is said now, not at the first scrape
+        reader.look()  # obstacles are named now, not at the first scrape
         if open_store:
             Recorder(reader, say, open_store, interval_s).run(ending.wait)
         else:
             while not ending.wait(3600):
                 pass
-    reader.close()
+
+
+@contextmanager
+def _on_gpu(is_simulated: bool) -> Iterator["OnGpu | None"]:
+    """Yield what counts the time on GPUs, None where the driver does not tell this user."""
+    from vgpurun.host.gpu_records import GpuTimes, lacking, opened
+    from vgpurun.metrics.on_gpu import OnGpu
+
+    if lacking(is_simulated):
+        yield None
+        return
+    with ExitStack() as stack:
+        try:
+            made = OnGpu(GpuTimes(stack.enter_context(opened(libcuda(is_simulated)))), warn)
+        except (VgpurunError, OSError) as error:
+            warn(f"the time on GPUs is not counted: {error}")
+            yield None
+            return
+        made.start()
+        stack.callback(made.close)
+        yield made
 
 
 def _history(path: Path | None, keep: str, size: str) -> Callable[[], "Store"]:

@@ -4,7 +4,7 @@ import json
 
 import click
 
-from vgpurun.cli.common import EngineCommand, host_driver_option, option
+from vgpurun.cli.common import EngineCommand, format_option, host_driver_option
 from vgpurun.cli.views.columns import terminal_width
 from vgpurun.console.messages import say, warn
 from vgpurun.errors import ConfigError, EngineError
@@ -14,15 +14,12 @@ _GROUP = "Display"
 
 
 @click.command(cls=EngineCommand, name="free", on_broken_config=warn)
-@option(
-    "--format", "output_format", type=click.Choice(["table", "json"]), default="table", show_default=True,
-    group=_GROUP, help="How to print the GPUs.",
-)  # fmt: skip
+@format_option(_GROUP, "How to print the GPUs.")
 @host_driver_option(_GROUP)
 def free(output_format: str, driver: str) -> None:
     """Show what of each GPU is reserved, used and free, and the largest launch that would start now.
 
-    The last column counts your quotas too. On a GPU that a container without --mem uses, none with --mem starts.
+    The last column counts your quotas too. No launch with --mem starts on a GPU that a container without --mem uses.
     """
     from vgpurun.admission.capacity import capacities
     from vgpurun.admission.grants import own_grant

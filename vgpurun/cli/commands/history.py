@@ -37,12 +37,12 @@ _PICTURES = (".png", ".svg")
     help="The file that `vgpurun exporter` keeps. By default this user's own, or else root's.",
 )  # fmt: skip
 def history(since: str, until: str, by: str, output_format: str | None, plot: Path | None, path: Path | None) -> None:
-    """Show who used how much of which GPU: GPU time, share of it, memory over time and at its highest.
+    """Show who used how much of which GPU: GPU time, share of it, memory over time and peak memory.
 
-    IDLE are the hours in which memory was held and no GPU time used, GIVEN BACK those of suspended containers.
+    IDLE counts the hours in which memory was held but no GPU time used, GIVEN BACK those in which it was suspended.
 
-    `vgpurun exporter` records it, every ten seconds. Hours of containers add up: two that run side by side for an hour
-    are two hours.
+    `vgpurun exporter` records use every ten seconds. Hours of containers add up: two that run side by side for an hour
+    count as two hours.
     """
     from vgpurun.cli.views.history import show, show_actions
     from vgpurun.inventory import guarded

@@ -17,7 +17,7 @@ _GROUP, _OF_DOCKER = "Display", "As docker has them"
 @click.command(cls=EngineCommand, name="inspect", on_broken_config=warn)
 @option("-f", "--format", "template", metavar="TEMPLATE", group=_OF_DOCKER, help="Print docker's fields as this says.")
 @option("-s", "--size", is_flag=True, group=_OF_DOCKER, help="Show docker's fields with the sizes of files.")
-@option("--type", "kind", metavar="TYPE", group=_OF_DOCKER, help="container: the rest, such as image, is docker's.")
+@option("--type", "kind", metavar="TYPE", group=_OF_DOCKER, help="Only container; docker inspect has the other types.")
 @host_driver_option(_GROUP)
 @click.argument("containers", metavar="CONTAINER...", nargs=-1, required=True, type=ContainerName())
 def inspect(
@@ -25,7 +25,7 @@ def inspect(
 ) -> int | Callable[[], object]:
     """Show limits, use, devices, versions and the state folder of containers, as a JSON list. Sizes are in bytes.
 
-    With --format or --size it is `docker inspect`, whose fields and templates are Go's; here they are below "docker".
+    With --format or --size it runs `docker inspect`, with docker's fields. Otherwise these are under the key "docker".
     """
     from vgpurun.engine.containers import ContainerEngine, each_of
 

@@ -53,8 +53,8 @@ def local(
 ) -> int:
     """Run COMMAND on this host with the given GPU memory and the given share of each GPU's time.
 
-    The limits come by LD_PRELOAD: a program that clears it, or is linked statically, is not limited, unless root runs
-    it and the driver has memory limits of its own (--enforce).
+    LD_PRELOAD loads the library: a program that clears it, or is statically linked, has no limits, unless root starts
+    it on a driver that limits memory itself (--enforce).
     """
     variables = given_environment(environment, ())
     wanted = Wanted.take(given, is_local=True, share=placed_share())

@@ -37,7 +37,7 @@ def logs(
     timestamps: bool,
     details: bool,
 ) -> None:
-    """Show what a container has written to its standard output and error, each to the same of this command."""
+    """Show what a container has written: its standard output on this command's, its standard error likewise."""
     from vgpurun.console.streams import copy_output
     from vgpurun.engine.containers import ContainerEngine, LogOptions
 

@@ -30,8 +30,8 @@ def _options(function: Callable[..., int]) -> Callable[..., int]:
 def pause(containers: tuple[str, ...], gpu_only: bool, others: bool) -> int:
     """Pause the processes of containers; with --gpu only their work on the GPU.
 
-    With --gpu, what has been launched ends, and further launches wait. The programs keep their memory, may take
-    more, and can be stopped as usual. Other containers get the GPU's time meanwhile.
+    With --gpu, running kernels finish and further launches wait. The programs keep their memory, may take more, and
+    can be stopped as usual. Other containers get the GPU's time meanwhile.
     """
     return _set_paused(containers, gpu_only, others, True)
 

@@ -21,8 +21,8 @@ _GROUP = "Display"
     "--format", "output_format", metavar="FORMAT", default="table", show_default=True, group=_GROUP,
     help="table, json (an object a line), csv (a line for each GPU of a container), or a template: see below.",
 )  # fmt: skip
-@option("-n", "--last", metavar="NUMBER", type=int, default=-1, group=_GROUP, help="Show the last made, also stopped.")
-@option("-l", "--latest", is_flag=True, group=_GROUP, help="Show the last one made, also if it has stopped.")
+@option("-n", "--last", metavar="NUMBER", type=int, default=-1, group=_GROUP, help="The newest, running or not.")
+@option("-l", "--latest", is_flag=True, group=_GROUP, help="The newest one, running or not.")
 @option("-s", "--size", is_flag=True, group=_GROUP, help="Show the sizes of containers' files.")
 @option("-q", "--quiet", is_flag=True, group=_GROUP, help="Print only the ids of containers.")
 @option("--no-trunc", is_flag=True, group=_GROUP, help="Print ids and commands in full.")
@@ -40,16 +40,16 @@ def ps(
 ) -> None:
     """List the containers that vgpurun made, and processes of vgpurun local, with what they use of their limits.
 
-    Memory is that of now, compute that of the last second. Where programs get past the library, memory is what the
-    driver counts. A local process has no id, so -q leaves it out.
+    Compute is that of the last second. Where programs bypass the library, memory is what the driver counts. A local
+    process has no id, so -q leaves it out.
 
     A template is text with fields, as docker ps has it: '{{.Names}}\\t{{.Memory}}'. There are {{.FIELD}},
     {{.Label "KEY"}}, {{json .}}, {{json .FIELD}}, {{upper .FIELD}} and {{lower .FIELD}};
     'table ' in front prints columns.
 
     The fields are ID, Names, Image, Command, CreatedAt, RunningFor, State, Status, Labels, User, Slice, GPUs, Memory,
-    MemoryLimit, SM, SMLimit and Size. For a container with several GPUs the five about them are lists with commas. A
-    container in a slice has the limits of the slice, and its own part of the memory that is used there.
+    MemoryLimit, SM, SMLimit and Size. For a container with several GPUs, GPUs, Memory, MemoryLimit, SM and SMLimit are
+    lists with commas. A container in a slice shows the slice's limits and the memory that it uses itself.
     """
     from vgpurun.cli.views.ps import show
     from vgpurun.engine.client import Engine

@@ -5,7 +5,7 @@ import json
 import click
 
 from vgpurun.admission import tickets
-from vgpurun.cli.common import GroupedCommand, host_driver_option, option
+from vgpurun.cli.common import GroupedCommand, format_option, host_driver_option
 from vgpurun.cli.views.columns import Column, lines, terminal_width
 from vgpurun.console.messages import warn
 from vgpurun.host.visible import gpus_if_any
@@ -22,15 +22,12 @@ _COLUMNS = (
 
 
 @click.command(cls=GroupedCommand, name="queue", on_broken_config=warn)
-@option(
-    "--format", "output_format", type=click.Choice(["table", "json"]), default="table", show_default=True,
-    group=_GROUP, help="How to print the launches.",
-)  # fmt: skip
+@format_option(_GROUP, "How to print the launches.")
 @host_driver_option(_GROUP)
 def queue(output_format: str, driver: str) -> None:
-    """Show the launches that wait for room (--wait): the first one gets it first.
+    """Show the launches that wait for room (--wait), in the order in which they get it.
 
-    A launch goes ahead of those before it where it waits for other GPUs. Ctrl-C in its terminal ends the wait.
+    A launch overtakes those that wait for other GPUs than it does. Ctrl-C in its terminal ends the wait.
     """
     waiting = tickets.queue()
     numbers = {gpu.uuid: gpu.number for gpu in gpus_if_any(driver == "sim")} if waiting else {}

@@ -15,6 +15,7 @@ from vgpurun.cli.common import (
     GroupedCommand,
     SliceName,
     VerbGroup,
+    format_option,
     host_driver_option,
     limit_options,
     option,
@@ -40,11 +41,11 @@ _USERS_HELP = "Other users who may use it: names, @groups, or all; with commas."
 
 @click.group(cls=VerbGroup, name="slice")
 def slice_group() -> None:
-    """Make and look after slices: named shares of GPUs, each for any number of containers and processes.
+    """Make and manage slices: named shares of GPUs, each for any number of containers and processes.
 
-    All that has joined a slice (`vgpurun --slice NAME IMAGE`, `vgpurun local --slice NAME -- COMMAND`, or a CDI device,
-    see `vgpurun cdi`) shares its memory and its part of the GPU's time. A slice keeps both reserved even while nothing
-    runs in it, and after a reboot. Only root makes and changes slices.
+    The members of a slice share its memory and its part of the GPU's time. They join it by `vgpurun --slice NAME
+    IMAGE`, `vgpurun local --slice NAME -- COMMAND`, or a CDI device (see `vgpurun cdi`). A slice keeps both reserved
+    while nothing runs in it, and after a reboot. Only root makes and changes slices.
     """
 
 
@@ -61,15 +62,23 @@ def _names(function: Any) -> Any:
 @lifetime_option(
     _GROUP, "Reserve it for a time such as 2h or 7d.", "Afterwards it reserves nothing, and root's launches remove it."
 )
+@option(
+    "--together", is_flag=True, group=_GROUP,
+    help="Its programs work at the same time, by MPS; a fault of one ends the others.",
+    more="They run in one MPS server, which vgpurun starts and ends, and are all of one user (--users). --sm is the "
+    "time of all together; what joins with --sm has that part of the SMs, and no time limit of its own. They share the "
+    "memory's bandwidth.",
+)  # fmt: skip
 @host_driver_option(_GROUP)
 @click.argument("name", metavar="NAME")
-def create(name: str, users: str, lifetime: str | None, driver: str, **given: Any) -> None:
+def create(name: str, users: str, lifetime: str | None, together: bool, driver: str, **given: Any) -> None:
     """Make a slice. It needs room on the GPU as a container does, and counts for the quotas of the user who makes it.
 
     NAME is up to 63 letters, digits, '_', '.' and '-'.
     """
     from vgpurun.admission.removing import remove
     from vgpurun.cdi.specification import check_name
+    from vgpurun.launch.together import for_together
     from vgpurun.limits.device_quotas import quotas_of
     from vgpurun.slices import store
     from vgpurun.slices.files import slice_files
@@ -86,6 +95,8 @@ def create(name: str, users: str, lifetime: str | None, driver: str, **given: An
         with admission.granted() as placement:
             quotas = quotas_of(placement.gpus, placement.limits)
             reached = of_same_kind(placement.gpus, gpus) if wanted.is_movable else placement.gpus
+            if together:
+                quotas = for_together(quotas, driver, wanted.is_movable, _users(users))
             files = slice_files(quotas, driver, reached, say, wanted.is_movable)
             made = store.make(name, quotas, files, driver, _users(users), span_s=span_s)
             undo.callback(remove, made, engine, force=True)
@@ -97,10 +108,7 @@ def create(name: str, users: str, lifetime: str | None, driver: str, **given: An
 
 @slice_group.command(cls=GroupedCommand, name="ls", on_broken_config=warn)
 @option("-q", "--quiet", is_flag=True, group="Display", help="Print only the names.")
-@option(
-    "--format", "output_format", type=click.Choice(["table", "json"]), default="table", show_default=True,
-    group="Display", help="How to print them; json: a list, as inspect has it.",
-)  # fmt: skip
+@format_option("Display", "How to print them; json: a list, as inspect has it.")
 @host_driver_option("Display")
 def ls(quiet: bool, output_format: str, driver: str) -> None:
     """List slices: their memory used and its limit, compute used in the last second and its limit, and members."""
@@ -133,7 +141,7 @@ def inspect(names: tuple[str, ...], driver: str) -> None:
 @oversubscribe_option
 @policy_options("It stays as it is without this.")
 @overcommit_option(LIMITS, "Allow it")
-@option("--users", metavar="NAMES", group=_GROUP, help=f"{_USERS_HELP} They replace those that it had.")
+@option("--users", metavar="NAMES", group=_GROUP, help=f"{_USERS_HELP} They replace the earlier ones.")
 @host_driver_option(_GROUP)
 @_names
 def update(
@@ -149,9 +157,10 @@ def update(
 ) -> None:
     """Change the limits of slices. Their programs see that at once, and are never ended for it.
 
-    More than before needs room on the GPU. A slice that holds more than its new limit keeps it, and gets no more.
+    A higher limit needs room on the GPU. A slice that holds more than its new limit keeps it, and gets no more.
     """
     from vgpurun.cli.commands.update import show_changes
+    from vgpurun.launch.together import check_limits, check_users
     from vgpurun.limits import update as limits
     from vgpurun.slices import store
     from vgpurun.slices.quotas import quotas_on
@@ -163,7 +172,10 @@ def update(
     admit = admission_of_changes(gpus, engine_if_any(), overcommit)
     for each in [store.find(name) for name in names]:
         with store.alone(each) as found:
-            quotas_on(found, gpus)  # those of another driver have words of their own
+            quotas_on(found, gpus)  # a slice of another driver is refused in words of its own
+            if found.together:
+                check_limits(given)
+                check_users(_users(users or ""))
             if given != Limits():
                 store.renew(found)
                 show_changes(found.name, limits.update(found, gpus, given, admit, partial(_cgroups_of, found)))

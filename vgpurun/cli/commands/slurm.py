@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vgpurun.cli.common import GroupedCommand, VerbGroup, host_driver_option, option
+from vgpurun.cli.common import GroupedCommand, VerbGroup, format_option, host_driver_option, option
 from vgpurun.console.messages import say, warn
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def prolog(driver: str) -> int:
 )  # fmt: skip
 @host_driver_option(_NODE)
 def epilog(admin_comment: bool, driver: str) -> int:
-    """End what a job has left on this node, and its slice. For slurmd, as prolog; it always ends with 0."""
+    """End a job's processes that are left on this node, and its slice. For slurmd, like prolog; always exits with 0."""
     from vgpurun.slurm.node import Job, end_job
 
     try:
@@ -77,7 +77,7 @@ def epilog(admin_comment: bool, driver: str) -> int:
 @_node_option
 @host_driver_option(_NODE)
 def sweep(node: str | None, driver: str) -> None:
-    """End the slices of jobs that Slurm no longer has on this node, as after a reboot; none if it does not answer."""
+    """End jobs' slices that Slurm no longer has on this node, as after a reboot. Changes nothing if it is silent."""
     from vgpurun.slurm import node as this_node
 
     any_ended = False
@@ -96,7 +96,7 @@ def sweep(node: str | None, driver: str) -> None:
 )  # fmt: skip
 @option("--pam", is_flag=True, group=_PLUGIN, help="Build the PAM module instead, for sessions by ssh in a job.")
 def build_plugin(output: Path | None, include: Path | None, pam: bool) -> None:
-    """Build the SPANK plugin for the installed release of Slurm; it loads in that one alone."""
+    """Build the SPANK plugin for the installed release of Slurm; other releases cannot load it."""
     from vgpurun.slurm import plugin
 
     if pam:
@@ -111,12 +111,9 @@ def build_plugin(output: Path | None, include: Path | None, pam: bool) -> None:
 
 @slurm_group.command(cls=GroupedCommand, name="check", on_broken_config=warn)
 @_node_option
-@option(
-    "--format", "output_format", type=click.Choice(["table", "json"]), default="table", show_default=True, group=_NODE,
-    help="How to print what was found.",
-)  # fmt: skip
+@format_option(_NODE, "How to print what was found.")
 def check(node: str | None, output_format: str) -> int:
-    """Read slurm.conf, gres.conf and plugstack.conf, and say what is wrong and what helps; 1 where something fails."""
+    """Read slurm.conf, gres.conf and plugstack.conf, and say what is wrong and what helps; exit with 1 if any fails."""
     from vgpurun.cli.views.findings import show_findings
     from vgpurun.slurm.check import examine
     from vgpurun.slurm.node import node_name

@@ -12,7 +12,16 @@ from typing import Any
 import click
 
 from vgpurun.admission.placement import Placement
-from vgpurun.cli.common import LIMITS, LIVE, EngineCommand, GpuNames, host_driver_option, limit_options, option
+from vgpurun.cli.common import (
+    LIMITS,
+    LIVE,
+    EngineCommand,
+    GpuNames,
+    format_option,
+    host_driver_option,
+    limit_options,
+    option,
+)
 from vgpurun.console.messages import say, warn
 from vgpurun.errors import EngineError, GpuError
 from vgpurun.host import library, simulation
@@ -71,15 +80,7 @@ def _leading(args: list[str], names: set[str]) -> tuple[list[list[str]], list[st
     group=LIMITS,
     help=f"Which GPUs: {GPUS_HELP.removeprefix('use ')}.",
 )
-@option(
-    "--format",
-    "output_format",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    group=_GROUP,
-    help="How to print the GPUs and containers.",
-)
+@format_option(_GROUP, "How to print the GPUs and containers.")
 @host_driver_option(_GROUP)
 @click.argument("arguments", metavar="[CONTAINER] [ARG...]", nargs=-1, type=click.UNPROCESSED)
 def smi(

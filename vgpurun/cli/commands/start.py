@@ -13,7 +13,7 @@ from vgpurun.cli.common import NO_FORCE, ContainerName, EngineCommand, host_driv
 from vgpurun.cli.placing import overcommit_option
 from vgpurun.console.messages import say, warn
 from vgpurun.console.signals import Signals
-from vgpurun.errors import ContainerError, SuspendError
+from vgpurun.errors import ContainerError, SuspendError, TogetherError
 from vgpurun.host.visible import visible_gpus
 from vgpurun.storage import tenants
 
@@ -27,7 +27,7 @@ _GROUP = "Container"
 
 
 @click.command(cls=EngineCommand, name="start", elsewhere=NO_FORCE)
-@option("-a", "--attach", is_flag=True, group=_GROUP, help="Show its output, pass signals on, and end as it does.")
+@option("-a", "--attach", is_flag=True, group=_GROUP, help="Show its output, pass signals on, and exit with its code.")
 @option("-i", "--interactive", is_flag=True, group=_GROUP, help="Attach to it, and pass standard input on.")
 @option("--detach-keys", metavar="KEYS", group=_GROUP, help="Keys that detach from it, instead of ctrl-p,ctrl-q.")
 @overcommit_option(_GROUP)
@@ -48,8 +48,7 @@ def start(
 ) -> int:
     """Start stopped containers in the background, with the limits that they had, on the GPUs that they had.
 
-    As at a launch, nothing is reserved twice: where their limits do not fit any more, they are not started.
-    `docker start` does not look.
+    Like a launch, this refuses containers whose limits no longer fit. `docker start` does not check.
     """
     from vgpurun.engine.containers import ContainerEngine, each_of
 
@@ -75,7 +74,7 @@ def start(
 @option("-s", "--signal", metavar="SIGNAL", group=_GROUP, help="Signal to send instead of the container's own.")
 @option(
     "-t", "--timeout", "--time", "timeout_s", metavar="SECONDS", type=int, group=_GROUP,
-    help="How long to wait before SIGKILL; -1: for ever. By default what the container says, or 10.",
+    help="How long to wait before SIGKILL; -1: for ever. By default the container's own time, or 10.",
 )  # fmt: skip
 @overcommit_option(_GROUP)
 @others_option(_GROUP)
@@ -89,7 +88,7 @@ def restart(
     others: bool,
     driver: str,
 ) -> int:
-    """End containers and start them again. One that runs keeps its place meanwhile; a stopped one is started."""
+    """Stop containers and start them again. A running one keeps its reservation meanwhile; a stopped one is started."""
     from vgpurun.engine.containers import ContainerEngine, each_of
 
     engine = ContainerEngine.connect()
@@ -99,6 +98,7 @@ def restart(
         container = engine.find_own(name, others)
         if container.status == "running":
             _refuse_suspended(container)
+            _refuse_together(container)
             with admission_lock(warn):  # between its end and its start nobody may take its place
                 engine.restart(container.id, timeout_s, signal)
         else:
@@ -115,6 +115,17 @@ def _refuse_suspended(container: "VgpurunContainer") -> None:
     if any(quota.is_suspended for _, quota in quotas_now(container)):
         raise SuspendError(
             f"{container.name} is suspended, and others may have its place; resume it first, or stop it and start it"
+        )
+
+
+def _refuse_together(container: "VgpurunContainer") -> None:
+    """Raise TogetherError for one whose MPS server may have ended: it is mounted in the container."""
+    from vgpurun.inventory.reservations import quotas_now
+
+    if any(quota.together for _, quota in quotas_now(container)):
+        raise TogetherError(
+            f"{container.name} has worked at the same time as others (--together), by an MPS server that may have "
+            "ended, and is not started again; remove it, and run another one"
         )
 
 
@@ -137,7 +148,7 @@ def _start_attached(
         image=container.image,
         streams=("stdin", "stdout", "stderr") if takes_input else ("stdout", "stderr"),
         tty=bool(config.get("Tty")),
-        relays_signals=not config.get("Tty"),  # those of a terminal come as its keys
+        relays_signals=not config.get("Tty"),  # a terminal's signals come as its keys
         remove=bool(found["HostConfig"].get("AutoRemove")),
         detach_keys=detach_keys,
     )
@@ -176,11 +187,12 @@ def _admission(engine: "ContainerEngine", overcommit: bool | None, driver: str) 
 
     @contextmanager
     def admitted(container: "VgpurunContainer") -> Iterator[None]:
+        _refuse_together(container)
         if container.slice_name:
-            with store.joining(container.slice_name):  # what it uses is the slice's, and reserved
+            with store.joining(container.slice_name):  # its use is the slice's, and reserved
                 yield
             return
-        if container.is_part:  # of a share that holds it already
+        if container.is_part:  # the share around it holds its reservation
             yield
             return
         with changing(container):

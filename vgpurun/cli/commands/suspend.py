@@ -18,7 +18,7 @@ from vgpurun.cli.common import (
 )
 from vgpurun.cli.placing import engine_if_any, overcommit_option
 from vgpurun.config.schema import NO_TIMEOUT, parse_wait
-from vgpurun.console.messages import say
+from vgpurun.console.messages import say, warn
 from vgpurun.console.signals import Interrupted, Signals
 from vgpurun.errors import OptionError, OthersProcessError, VgpurunError
 from vgpurun.host.gpu_names import named_gpus
@@ -32,6 +32,16 @@ if TYPE_CHECKING:
     from vgpurun.suspend.targets import Target
 
 _GROUP = "Container"
+
+
+_wait_option = option(
+    "--wait", metavar="[TIME]", optional_value=NO_TIMEOUT, group=_GROUP,
+    help="Wait for room, at most for a time such as 90s, 10m or 2h.",
+)  # fmt: skip
+_timeout_option = option(
+    "--timeout", metavar="TIME", default="10s", show_default=True, group=_GROUP,
+    help="Wait this long for running GPU work to finish; then give up and let the programs continue.",
+)  # fmt: skip
 
 
 def _target_options(function: Function) -> Function:
@@ -51,15 +61,14 @@ def _target_options(function: Function) -> Function:
     return function
 
 
-@click.command(cls=EngineCommand, name="suspend", elsewhere=NO_FORCE, options_metavar="[OPTIONS]")
+@click.command(
+    cls=EngineCommand, name="suspend", on_broken_config=warn, elsewhere=NO_FORCE, options_metavar="[OPTIONS]"
+)
 @option(
     "--hold", is_flag=True, group=_GROUP,
-    help="Keep it suspended until vgpurun resume: no call of its programs brings it back.",
+    help="Keep it suspended until vgpurun resume, even when its programs call CUDA.",
 )  # fmt: skip
-@option(
-    "--timeout", metavar="TIME", default="10s", show_default=True, group=_GROUP,
-    help="Wait this long for running GPU work to finish; then give up and let the programs continue.",
-)  # fmt: skip
+@_timeout_option
 @_target_options
 def suspend(
     containers: tuple[str, ...],
@@ -99,11 +108,8 @@ def suspend(
     return _each(targets, gpus, suspend_one)
 
 
-@click.command(cls=EngineCommand, name="resume", elsewhere=NO_FORCE, options_metavar="[OPTIONS]")
-@option(
-    "--wait", metavar="[TIME]", optional_value=NO_TIMEOUT, group=_GROUP,
-    help="Wait for room, at most for a time such as 90s, 10m or 2h.",
-)  # fmt: skip
+@click.command(cls=EngineCommand, name="resume", on_broken_config=warn, elsewhere=NO_FORCE, options_metavar="[OPTIONS]")
+@_wait_option
 @overcommit_option(_GROUP, "Allow it")
 @_target_options
 def resume(
@@ -143,20 +149,14 @@ def resume(
     return _each(targets, gpus, resume_one)
 
 
-@click.command(cls=EngineCommand, name="move", elsewhere=NO_FORCE, options_metavar="[OPTIONS]")
+@click.command(cls=EngineCommand, name="move", on_broken_config=warn, elsewhere=NO_FORCE, options_metavar="[OPTIONS]")
 @option(
     "--gpus", metavar="GPUS", type=GpuNames(), group=_GROUP,
     help="The GPUs to move to, as many as it has and of the same kind: indexes as nvidia-smi shows them, or UUIDs, "
     "with commas.",
 )  # fmt: skip
-@option(
-    "--wait", metavar="[TIME]", optional_value=NO_TIMEOUT, group=_GROUP,
-    help="Wait for room, at most for a time such as 90s, 10m or 2h.",
-)  # fmt: skip
-@option(
-    "--timeout", metavar="TIME", default="10s", show_default=True, group=_GROUP,
-    help="Wait this long for running GPU work to finish; then give up and let the programs continue.",
-)  # fmt: skip
+@_wait_option
+@_timeout_option
 @overcommit_option(_GROUP, "Allow it")
 @_target_options
 def move(

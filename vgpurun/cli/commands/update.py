@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     "--oversubscribe",
     metavar="SIZE",
     group=LIMITS,
-    help="Memory that its programs see of each GPU from now on, as for run; none: what --mem is. Data in the host's "
+    help="Memory that its programs see of each GPU from now on, as for run; none: as much as --mem. Data in the host's "
     "memory stays there.",
 )
 @policy_options("It stays as it is without this.")
@@ -74,7 +74,7 @@ def update(
 ) -> None:
     """Change the limits of running containers. Their programs see them at once.
 
-    More than before needs room on the GPU, as at a launch. A container that holds more than its new limit keeps it, and
+    A higher limit needs room on the GPU, like a launch. A container that holds more than its new limit keeps it, and
     gets no more until it has freed enough.
     """
     from vgpurun.engine.containers import ContainerEngine, from_description
@@ -91,6 +91,7 @@ def update(
     for container in found:
         if not container.is_part:
             limits.refuse_in_slice(container.name, container.slice_name)
+            limits.refuse_sms(given, [quota for _, quota in container.quotas])
     doubts = {
         container.id: _look_late(container.name, description)
         for container, description in zip(found, described, strict=True)

@@ -3,20 +3,23 @@
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from vgpurun.cli.common import LIMITS, EngineCommand, Seconds, limit_options, option
+from vgpurun.cli.common import LIMITS, EngineCommand, Seconds, format_option, limit_options, option
 from vgpurun.config import values as config
 from vgpurun.console.messages import say
 from vgpurun.diagnostics.verify import FAILED, OK, SKIPPED, WARNING, Check, Trial, check_compute, check_memory
-from vgpurun.errors import OptionError
-from vgpurun.host import library, memory_limits
+from vgpurun.errors import OptionError, VgpurunError
+from vgpurun.host import gpu_records, library, memory_limits
 from vgpurun.host.gpu_names import select_gpus
+from vgpurun.host.gpu_records import GpuTimes
 from vgpurun.host.gpus import Gpu
-from vgpurun.host.visible import visible_gpus
+from vgpurun.host.visible import libcuda, visible_gpus
+from vgpurun.inventory.reservations import Holder, local_processes, of_container
 from vgpurun.limits import quota
 from vgpurun.limits.model import DeviceQuota, Limits
 from vgpurun.limits.quota import Quota, shortest_size, show_size
@@ -25,7 +28,8 @@ from vgpurun.util.choices import DRIVER_MODES
 _GROUP = "Trial"
 _IN_CONTAINER = "/vgpurun-verify"
 _DEFAULT_MEMORY, _DEFAULT_SM = "2g", "50"
-_SMALL_GPU_BYTES = 4 << 30  # where 2 GiB would be no limit to speak of
+_BESIDE = ("--mem=1g", "--overcommit")  # little, so that there is room beside it
+_SMALL_GPU_BYTES = 4 << 30  # below, 2 GiB would hardly be a limit
 _NAME_WIDTH = 31
 
 
@@ -43,17 +47,14 @@ _NAME_WIDTH = 31
 )  # fmt: skip
 @option(
     "--hostile", is_flag=True, group=_GROUP,
-    help="Try to pass the memory limit on purpose instead, each way in a container of IMAGE, and show what stopped it: "
+    help="Try to bypass the limits on purpose instead, each way in a container of IMAGE, and show what stopped it: "
     "the library, the driver's own limit, the guard, the container, or nothing.",
 )  # fmt: skip
 @option(
     "--driver", "driver_mode", type=click.Choice(DRIVER_MODES), default=lambda: config.default("driver"), group=_GROUP,
     help="How the driver comes into the container, as for run. By default VGPURUN_DRIVER, or auto.",
 )  # fmt: skip
-@option(
-    "--format", "output_format", type=click.Choice(["table", "json"]), default="table", show_default=True, group=_GROUP,
-    help="How to print what was found.",
-)  # fmt: skip
+@format_option(_GROUP, "How to print what was found.")
 @click.argument("image", required=False)
 def verify(
     image: str | None,
@@ -65,11 +66,12 @@ def verify(
     driver_mode: str,
     output_format: str,
 ) -> int:
-    """Try to pass limits on this host in every way that a program has, and show what holds.
+    """Try to exceed limits on this host in every way that a program has, and show what holds.
 
     With IMAGE the trial runs in a container of it, which needs glibc and nothing else; without, in a process of the
-    host. It judges memory by NVML on the host, and a share of compute against the same work without a limit. The exit
-    code is 1 when a limit does not hold, and when nothing could be tried.
+    host. It judges memory by NVML on the host, and a share of compute against the same work without a limit. Root also
+    sees whether the library counts the GPU time that the GPU itself has recorded, alone and beside another program. The
+    exit code is 1 when a limit does not hold or the two differ, and when nothing could be tried.
     """
     if hostile and image is None:
         raise OptionError("--hostile needs an IMAGE: nothing holds a hostile process of the host")
@@ -79,7 +81,7 @@ def verify(
     program = library.find_verifier(say)
     found = []
     for gpu in chosen:
-        limits = _limits(gpu, (mem or _DEFAULT_MEMORY) if hostile else mem, None if hostile else sm)
+        limits = _limits(gpu, mem, sm)
         if output_format == "table":
             click.echo(_title(gpu, limits, image))
         walls = _walls(gpu, limits, image, driver_mode)
@@ -88,7 +90,8 @@ def verify(
         if hostile and image is not None:
             tried = _escapes(gpu, limits, image, driver_mode, program)
         else:
-            tried = _checks(_trial(gpu, limits, image, driver_mode, program), gpu, limits, seconds)
+            trial = _trial(gpu, limits, image, driver_mode, program)
+            tried = _checks(trial, gpu, limits, seconds, driver_mode == "sim")
         checks = [_shown(check, output_format) for check in tried]
         found.append(_described(gpu, limits, image, walls, checks))
         if output_format == "table":
@@ -125,10 +128,10 @@ def _trial(gpu: Gpu, limits: Quota, image: str | None, driver_mode: str, program
     limited += [] if limits.sm_percent is None else [f"--sm={limits.sm_percent}"]
     limited.append("--sm-policy=hard")  # whatever the configuration says of options that are not given
     free = ["--mem=100%", "--sm=100", "--overcommit"]  # all of the GPU, also where others run
+    on_host, end = ["local", *words, f"--driver={'sim' if driver_mode == 'sim' else 'host'}"], ["--", str(program)]
+    beside = [*on_host, *_BESIDE, *end]
     if image is None:
-        words += [f"--driver={'sim' if driver_mode == 'sim' else 'host'}"]
-        end = ["--", str(program)]
-        return Trial(["local", *words, *free, *end], ["local", *words, *limited, *end], False, lambda pid: pid)
+        return Trial([*on_host, *free, *end], [*on_host, *limited, *end], False, lambda pid: pid, _local_holder, beside)
     name = f"vgpurun-verify-{os.urandom(4).hex()}"
     words += [f"--driver={driver_mode}", "--rm", "--interactive", f"--name={name}", "--network=none"]
     words += [f"--volume={program}:{_IN_CONTAINER}:ro", f"--entrypoint={_IN_CONTAINER}"]
@@ -138,23 +141,58 @@ def _trial(gpu: Gpu, limits: Quota, image: str | None, driver_mode: str, program
 
         return int(ContainerEngine.connect().describe(name)["State"]["Pid"]) or None
 
-    return Trial(["run", *words, *free, image], ["run", *words, *limited, image], True, first_pid)
+    def holder(_: int) -> Holder | None:
+        from vgpurun.engine.containers import ContainerEngine
+
+        return next((of_container(each) for each in ContainerEngine.connect().containers() if each.name == name), None)
+
+    return Trial(["run", *words, *free, image], ["run", *words, *limited, image], True, first_pid, holder, beside)
 
 
-def _checks(trial: Trial, gpu: Gpu, limits: Quota, seconds: float) -> Iterator[Check]:
+def _local_holder(pid: int) -> Holder | None:
+    return next((each for each in local_processes() if each.id == str(pid)), None)
+
+
+@contextmanager
+def _gpu_times(is_simulated: bool) -> Iterator[GpuTimes | str]:
+    """Yield how long processes have the GPUs, as these record it, or why that cannot be had."""
+    if why := gpu_records.lacking(is_simulated):
+        yield why
+        return
+    with ExitStack() as stack:
+        times: GpuTimes | str
+        try:
+            times = GpuTimes(stack.enter_context(gpu_records.opened(libcuda(is_simulated))))
+        except (VgpurunError, OSError) as error:
+            times = str(error)
+        yield times
+
+
+def _checks(trial: Trial, gpu: Gpu, limits: Quota, seconds: float, is_simulated: bool) -> Iterator[Check]:
     if limits.memory_bytes is not None:
         yield from check_memory(trial, gpu, limits.memory_bytes)
-    if limits.sm_percent is not None:
-        yield from check_compute(trial, gpu, limits.sm_percent, seconds)
+    if limits.sm_percent is None:
+        return
+    with _gpu_times(is_simulated) as times:
+        if not isinstance(times, str) and gpu.uuid not in times.uuids:
+            times = "MIG instances have none"
+        if isinstance(times, str):
+            yield Check("GPU time: by its own records", SKIPPED, f"not compared: {times}", {})
+        known = None if isinstance(times, str) else times
+        yield from check_compute(trial, gpu, limits.sm_percent, seconds, known)
 
 
 def _escapes(gpu: Gpu, limits: Quota, image: str, driver_mode: str, program: Path) -> Iterator[Check]:
-    from vgpurun.diagnostics.escapes import try_escapes
+    from vgpurun.diagnostics.escapes import try_escapes, try_time
 
-    limit_bytes = limits.memory_bytes or 0
-    words = ["run", f"--gpus=device={gpu.uuid}", f"--mem={shortest_size(limit_bytes)}", f"--driver={driver_mode}"]
-    words += ["--interactive", "--rm", "--network=none", f"--volume={program}:{_IN_CONTAINER}:ro"]
-    return try_escapes([*words, f"--entrypoint={_IN_CONTAINER}"], image, gpu, limit_bytes)
+    words = ["run", f"--gpus=device={gpu.uuid}", f"--driver={driver_mode}", "--interactive", "--rm", "--network=none"]
+    words += [f"--volume={program}:{_IN_CONTAINER}:ro", f"--entrypoint={_IN_CONTAINER}"]
+    if limits.memory_bytes is not None:
+        limit = f"--mem={shortest_size(limits.memory_bytes)}"
+        yield from try_escapes([*words, limit], image, gpu, limits.memory_bytes)
+    if limits.sm_percent is not None:
+        words += ["--overcommit", "--mem=100%", "--sm-policy=hard"]
+        yield from try_time([*words, "--sm=100"], [*words, f"--sm={limits.sm_percent}"], image, limits.sm_percent)
 
 
 def _walls(gpu: Gpu, limits: Quota, image: str | None, driver_mode: str) -> Sequence[str]:

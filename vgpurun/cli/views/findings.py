@@ -11,7 +11,7 @@ from vgpurun.cli.views.columns import terminal_width
 from vgpurun.diagnostics.finding import FAILED, OK, WARNING, Finding
 
 _NAME_WIDTH = 20
-_INDENT = _NAME_WIDTH + 8  # where the words begin
+_INDENT = _NAME_WIDTH + 8  # the column of the words
 _LEAST_WIDTH = 20
 _COUNTED = {FAILED: "failed", WARNING: "to look at"}
 

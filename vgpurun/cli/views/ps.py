@@ -12,7 +12,7 @@ import click
 
 from vgpurun.cli.views.columns import Column, cut, lines, terminal_width
 from vgpurun.inventory import listing
-from vgpurun.limits.quota import show_range
+from vgpurun.limits.quota import Quota, show_range
 from vgpurun.util.times import show_age, show_moment
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _rows(tenant: "Tenant", is_short: bool, further: Collection[Callable[["Tenan
         (
             each.gpu.number,
             of_limit(listing.memory_used(each), show_range(each.quota)),
-            listing.held_back(tenant, each.quota) or share(listing.sm_used(each), each.quota.sm_percent),
+            _compute(tenant, each.quota, listing.sm_used(each)),
         )
         for each in tenant.devices
     ]
@@ -124,7 +124,7 @@ def _rows(tenant: "Tenant", is_short: bool, further: Collection[Callable[["Tenan
         (
             listing.UNKNOWN,
             of_limit(listing.UNKNOWN, show_range(quota)),
-            listing.held_back(tenant, quota) or share(listing.UNKNOWN, quota.sm_percent),
+            _compute(tenant, quota, listing.UNKNOWN),
         )
         for _, quota in tenant.missing
     ]
@@ -146,6 +146,10 @@ def _rows(tenant: "Tenant", is_short: bool, further: Collection[Callable[["Tenan
         ),
         *(("", "", "", *each, "", "", *blank) for each in others),
     ]
+
+
+def _compute(tenant: "Tenant", quota: Quota, used: str) -> str:
+    return listing.held_back(tenant, quota) or listing.sms(quota) or share(used, quota.sm_percent)
 
 
 def of_limit(used: str, limit: str) -> str:

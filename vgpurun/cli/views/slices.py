@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from vgpurun.cdi.of_slices import has_device
 from vgpurun.cdi.specification import KIND
 from vgpurun.cli.views.columns import Column, lines, terminal_width
 from vgpurun.cli.views.ps import devices_json, of_limit, share, short_age
@@ -20,6 +21,7 @@ from vgpurun.inventory import usage as smi
 from vgpurun.inventory.usage import Tenant
 from vgpurun.limits.quota import show_range
 from vgpurun.slices.store import Slice
+from vgpurun.together.group import Group
 from vgpurun.util.times import show_moment
 
 _COLUMNS = (
@@ -114,6 +116,21 @@ def _json(each: Slice, tenant: Tenant, members: Sequence[Tenant]) -> dict[str, A
             }
             for member in members
         ],
+        "together": _server(each) if each.together else None,
         "folder": str(each.folder),
-        "cdi_device": f"{KIND}={each.name}",
+        "cdi_device": f"{KIND}={each.name}" if has_device(each) else None,
+    }
+
+
+def _server(each: Slice) -> dict[str, Any]:
+    """Return what is known of this user's MPS server for a slice."""
+    group = Group.of_slice(each.folder, each.inode)
+    record = group.record()
+    return {
+        "runs": group.is_kept(),
+        "server_pid": record.get("server"),
+        "incidents": [
+            {"at": show_moment(float(incident["at_s"])), "what": str(incident["what"])}
+            for incident in record.get("incidents") or ()
+        ],
     }

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from vgpurun.abi import LOCK_DIR
 from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.cli.views.columns import Column, cut, lines, terminal_width
 from vgpurun.cli.views.free import show_free
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.host.memory_limits import MemoryLimits
-from vgpurun.inventory.listing import held_back, memory_used
+from vgpurun.inventory.listing import held_back, memory_used, sms
+from vgpurun.inventory.programs import used_percent
 from vgpurun.inventory.swap_counts import read_swaps
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import show_range, show_size
@@ -27,8 +27,8 @@ _Row = tuple[str, ...]
 _NOT_ENFORCED = {
     "memory": "NOT ENFORCED for contexts and modules: NVML does not tell what they take of the memory",
     "sm": "NOT ENFORCED for some of its work: the GPU time of it could not be measured",
-    "turns": f"takes no turns with others, who may get the GPU's time: {LOCK_DIR} cannot be used",
 }
+_LAUNCHES_HELD = "launches are held: the driver does not let the GPU's own scheduler hold the compute limit"
 
 
 def print_table(report: Report, free: Mapping[str, GpuCapacity]) -> None:
@@ -58,6 +58,8 @@ def print_table(report: Report, free: Mapping[str, GpuCapacity]) -> None:
                 click.echo(_driver_line(tenant, device, held))
             for name in device.reading.not_enforced if device.reading else ():
                 click.echo(f"{tenant.name}, GPU {device.gpu.number}: {_NOT_ENFORCED[name]}")
+            if device.reading and device.reading.limiter == "launches":
+                click.echo(f"{tenant.name}, GPU {device.gpu.number}: {_LAUNCHES_HELD}")
 
 
 def _print(columns: Sequence[Column], rows: Sequence[_Row], width: int | None) -> None:
@@ -113,7 +115,10 @@ def _outside_cells(report: Report, gpu: Gpu, use: GpuUse) -> _Row:
     others = report.outside(gpu)
     users = ",".join(dict.fromkeys(each.user for each in others if each.user))
     commands = ", ".join(f"{each.command or '?'} ({each.pid})" for each in others)
-    return _indented("outside vgpurun", _INDENT), users, commands, show_size(report.outside_bytes(gpu, use)), "", ""
+    percent = used_percent(others)
+    compute = "" if percent is None else f"{percent:.0f} %"
+    memory = show_size(report.outside_bytes(gpu, use))
+    return _indented("outside vgpurun", _INDENT), users, commands, memory, compute, ""
 
 
 def _cells(tenant: Tenant, device: TenantDevice) -> _Row:
@@ -128,9 +133,9 @@ def _cells(tenant: Tenant, device: TenantDevice) -> _Row:
     memory_limit += ", in turns" * quota.takes_turns
     share = "?" if busy is None else f"{busy.last_1s:.0f} %"
     compute = "no limit" if quota.sm_percent is None else f"{share} / {quota.sm_percent} %"
-    compute = held_back(tenant, quota) or compute
+    compute = held_back(tenant, quota) or sms(quota) or compute
     refused = "?" if reading is None else str(reading.refusals)
-    name = tenant.name if tenant.slice_name else tenant.full_name  # it stands below its slice
+    name = tenant.name if tenant.slice_name else tenant.full_name  # shown below its slice
     name = _indented(name, 2 * _INDENT if tenant.within else _INDENT)
     return name, tenant.user, tenant.what, f"{used} / {memory_limit}", compute, refused
 
@@ -156,7 +161,7 @@ def _memory_table(
 def _compute_table(
     readings: Sequence[tuple[Tenant, TenantDevice, DeviceReading]],
 ) -> tuple[list[Column], list[_Row]]:
-    """Return shares of the GPU's time over whole seconds, and for how long launches were throttled."""
+    """Return shares of the GPU's time over whole seconds, and for how long work was throttled."""
     rows: list[_Row] = []
     for tenant, device, reading in readings:
         shares = [f"{share:.0f} %" for share in reading.utilization]

@@ -93,6 +93,8 @@ def device_json(device: TenantDevice, driver: MemoryLimits | None = None) -> dic
         "memory_context_bytes": memory.context_bytes if memory else None,
         "memory_host_bytes": memory.host_bytes if memory else None,
         "sm_limit_percent": device.quota.sm_percent,
+        "together": device.quota.together,
+        "sms_percent": device.quota.sms_percent,
         "sm_policy": device.quota.sm_policy.name.lower(),
         "priority": device.quota.priority.name.lower(),
         "paused": device.quota.paused,
@@ -108,4 +110,5 @@ def device_json(device: TenantDevice, driver: MemoryLimits | None = None) -> dic
         "refusals": reading.refusals if reading else None,
         "processes": memory.processes if memory else None,
         "not_enforced": list(reading.not_enforced) if reading else None,
+        "limiter": memory.limiter if memory else None,
     }

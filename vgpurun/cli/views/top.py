@@ -9,10 +9,9 @@ from vgpurun.admission.capacity import GpuCapacity
 from vgpurun.cli.views.free import show_free
 from vgpurun.host.gpus import Gpu, GpuUse
 from vgpurun.inventory.listing import NO_LIMIT, held_back
-from vgpurun.inventory.programs import Program
+from vgpurun.inventory.programs import Program, used_percent
 from vgpurun.inventory.usage import Report, Tenant, TenantDevice
 from vgpurun.limits.quota import show_size
-from vgpurun.limits.wait_times import WaitTimes
 
 SORTS = ("gpu", "memory", "compute")
 
@@ -20,7 +19,7 @@ _MEMORY_TEXT = 19  # columns of "1023.99 MiB / 80 GiB"
 _SHARE_TEXT = 10  # columns of "100 / 100%"
 _FULL, _HIGH = 0.95, 0.8  # parts of a limit from which a bar is red, or yellow
 _LEAST_BAR, _MOST_BAR = 4, 40
-_LEAST_NAME, _MOST_NAME = 10, 32  # of a terminal's width a quarter where that is more
+_LEAST_NAME, _MOST_NAME = 10, 32  # a quarter of the terminal's width, if that is more
 _NAMES = "GPU / CONTAINER"
 
 
@@ -50,11 +49,6 @@ class Row(NamedTuple):
     def key(self) -> tuple[str, str]:
         """Its identity from one refresh to the next."""
         return self.gpu.uuid, self.tenant.id if self.tenant else self.name
-
-    @property
-    def turn_waits(self) -> WaitTimes | None:
-        """How long it has waited for its turns, where it has."""
-        return self.device.reading.turn_waits if self.device and self.device.reading else None
 
     def has(self, text: str) -> bool:
         """Ask whether a text is in its name, user, image or command, small or capital."""
@@ -98,8 +92,8 @@ def _on_gpu(gpu: Gpu, use: GpuUse, report: Report) -> list[Row]:
         users = ",".join(dict.fromkeys(each.user for each in others if each.user))
         what = _listed(others)
         row = Row(
-            "  outside vgpurun", gpu, outside, gpu.memory_bytes, False, style="dim", user=users, what=what,
-            programs=others,
+            "  outside vgpurun", gpu, outside, gpu.memory_bytes, False, used_percent(others), style="dim", user=users,
+            what=what, programs=others,
         )  # fmt: skip
         found.append(row)
     return found
@@ -126,7 +120,7 @@ def _tenant_row(tenant: Tenant, device: TenantDevice, programs: Sequence[Program
         quota.sm_percent is not None, user=tenant.user, what=what, tenant=tenant, device=device, programs=programs,
     )  # fmt: skip
     if tenant.slice_name or tenant.within:
-        row = row._replace(name=f"    {tenant.name}")  # it stands below its share
+        row = row._replace(name=f"    {tenant.name}")  # shown below its share
     if not device.is_part:
         return row
     return row._replace(
@@ -143,11 +137,6 @@ class _Column(NamedTuple):
     least_width: int
     text: Callable[[Row], str]
     is_right: bool = True
-
-
-def _turns(row: Row) -> str:
-    waits = row.turn_waits
-    return f"{1000 * waits.median_s:.1f} / {1000 * waits.p99_s:.0f} ms" if waits else ""
 
 
 def _throttled(row: Row) -> str:
@@ -172,7 +161,6 @@ def _heat(row: Row) -> str:
 _USER = _Column("USER", 8, 100, lambda row: row.user, is_right=False)
 _WHAT = _Column("IMAGE, PROGRAMS", 36, 150, lambda row: row.what, is_right=False)
 _BEHIND = (
-    _Column("TURN P50 / P99", 15, 80, _turns),
     _Column("THROTTLED", 9, 110, _throttled),
     _Column("REFUSED", 7, 120, _refused),
     _Column("HEAT, POWER", 11, 125, _heat),

@@ -16,6 +16,8 @@ _GAP = 2
 _MEMORY = ": memory"
 _LEAST_HEIGHT = 4
 
+_LAUNCHES_HELD = "launches are held: the driver does not let the GPU's own scheduler do it"
+
 
 def graphs(row: Row, history: History, width: int, height: int, interval_s: float, ascii_only: bool) -> list[Text]:
     """Return a row's memory and compute over time, side by side; nothing where there is no room for them."""
@@ -69,7 +71,7 @@ def _of_tenant(row: Row) -> list[tuple[str, str]]:
         ("GPU", f"{device.gpu.number}: {device.gpu.name}"),
         ("in slice", tenant.slice_name),
         ("a part of", tenant.within),
-        ("limits", f"{show_range(quota)}, {sm_limit(quota.sm_percent)}"),
+        ("limits", f"{show_range(quota)}, {sm_limit(quota)}"),
     ]
     if reading is None:
         return [*found, ("use", "this user may not read it")]
@@ -87,13 +89,19 @@ def _of_tenant(row: Row) -> list[tuple[str, str]]:
     return [
         *found,
         ("compute", f"{busy.last_1s:.0f} % in the last second, {busy.last_10s:.0f} in 10, {busy.last_60s:.0f} in 60"),
-        ("throttled", f"{reading.throttled_ns / 1e9:.1f} s in {reading.launches} launches"),
+        ("throttled", f"{reading.throttled_ns / 1e9:.1f} s"),
+        ("launches", str(reading.launches)),
         ("refused", f"{reading.refusals} allocations"),
         ("not enforced", ", ".join(reading.not_enforced)),
+        ("limiter", _LAUNCHES_HELD if reading.limiter == "launches" else ""),
     ]
 
 
 def _programs(programs: Sequence[Program]) -> list[str]:
-    titles = f"{'PID':>9}  {'USER':<12}  {'MEMORY':>12}  COMMAND"
-    rows = [f"{each.pid:>9}  {each.user:<12}  {show_size(each.held_bytes):>12}  {each.command}" for each in programs]
-    return [titles, *rows]
+    titles = f"{'PID':>9}  {'USER':<12}  {'MEMORY':>12}  {'COMPUTE':>7}  COMMAND"
+    return [titles, *map(_program, programs)]
+
+
+def _program(program: Program) -> str:
+    used = "" if program.used_percent is None else f"{program.used_percent:.0f} %"
+    return f"{program.pid:>9}  {program.user:<12}  {show_size(program.held_bytes):>12}  {used:>7}  {program.command}"

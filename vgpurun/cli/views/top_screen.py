@@ -34,7 +34,7 @@ _PIPE_WIDTH = 100  # columns, where there is no terminal to ask
 _AROUND = 3  # lines of the screen besides the list
 _MOST_GRAPH = 10  # lines
 _ACTION_INTERVAL_S = 0.2  # between two checks whether an action has ended
-_READ_BYTES = 1 << 20  # of what an action has printed
+_READ_BYTES = 1 << 20  # read from an action's output
 
 
 class Watch:
@@ -44,13 +44,13 @@ class Watch:
         self._find = find
         self._driver = driver
         self._keys = Keys(sort, interval_s)
-        self._first = 0  # of the list's lines on the screen
+        self._first = 0  # the first line of the list on the screen
         self._engine: Engine | None = None
         self._trouble = ""
         self._free: Mapping[str, GpuCapacity] = {}
         self._history = History()
         self._running: tuple[Action, subprocess.Popen[bytes], IO[bytes]] | None = None
-        self._text: list[str] = []  # that an action has printed
+        self._text: list[str] = []  # an action's output
 
     def print_once(self) -> None:
         """Print what there is to see now."""
@@ -67,7 +67,11 @@ class Watch:
         """Fill the screen until q, Ctrl-C or another ending signal; the terminal is then as it was."""
         console = Console(highlight=False, markup=False)
         screen = Live(console=console, screen=True, auto_refresh=False)
-        with signals.held(), keys(), screen as live:  # one that came while rich writes would keep it from writing more
+        with (
+            signals.held(),
+            keys(),
+            screen as live,
+        ):  # a signal amid rich's write would end all its writing
             is_due = True
             while True:
                 if is_due:

@@ -13,7 +13,7 @@ from vgpurun.kubernetes.pods import read_containers
 from vgpurun.kubernetes.state import all_folders
 from vgpurun.storage import tenants
 
-_LOOKS = 3  # that find a folder unused before it goes
+_LOOKS = 3  # so many looks find a folder unused before it goes
 
 
 class Agent:

@@ -43,7 +43,7 @@ class Sweeper:
         and also pods that are gone until another pod gets units. A folder stays while a process counts in its usage
         file. Raises StateError.
         """
-        for half_gone in state_root(self._root).glob(f"{_HALF_GONE}*"):  # of an agent that was killed
+        for half_gone in state_root(self._root).glob(f"{_HALF_GONE}*"):  # left by a killed agent
             shutil.rmtree(half_gone, ignore_errors=True)
         used = {unit for each in containers for unit in each.units}
         used |= {(name, unit) for each in holdings for name, units in each.units.items() for unit in units}

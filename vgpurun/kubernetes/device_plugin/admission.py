@@ -28,7 +28,7 @@ class _Given(NamedTuple):
     kind: Kind
     units: frozenset[str]
     uuid: str
-    before: frozenset[tuple[str, str]]  # who had these units in the record then: pods that are gone, or init containers
+    before: frozenset[tuple[str, str]]  # pods or init containers that had these units in the record then, and are gone
     at_s: float
 
 

@@ -63,10 +63,10 @@ class Node:
         with self._lock, self._admission.step():
             gpu = self._admission.gpu_for(resource)
             self._admission.asked(resource, count)
-            other, left = self._left_of_other(resource)
+            most, left = self._left_of_other(resource)
             expected = self._admission.expected(resource, count)
             fitting = [uuid for uuid, units in left.items() if units >= expected]
-            shares = {uuid: units / (other.counts[uuid] or 1) for uuid, units in left.items()} if other else {}
+            shares = {uuid: units / most for uuid, units in left.items()}
             return choose(resource, available, wanted, count, gpu, shares, fitting)
 
     def allocate(self, resource: Resource, units: Sequence[str]) -> ContainerAllocateResponse:
@@ -165,18 +165,18 @@ class Node:
             )
         return sum(len(units) for name, units in ours.items() if self._by_name[name].kind is Kind.COMPUTE) or None
 
-    def _left_of_other(self, resource: Resource) -> tuple[Resource | None, Mapping[str, int]]:
-        """Return the other resource (compute for memory, or memory) and its units left on each GPU, if known."""
+    def _left_of_other(self, resource: Resource) -> tuple[int, Mapping[str, int]]:
+        """Return the most that a GPU has of the other of memory and compute, and what each GPU has left, if known."""
         pair = {Kind.MEMORY: Kind.COMPUTE, Kind.COMPUTE: Kind.MEMORY}
         other = next((each for each in self.resources if each.kind is pair.get(resource.kind)), None)
         if other is None:
-            return None, {}
+            return 1, {}
         left = dict(other.counts)
         for holding in self._holdings():
-            with suppress(KubernetesError):  # of units that were offered once
+            with suppress(KubernetesError):  # units that were offered once
                 for uuid, units in other.by_gpu(list(holding.units.get(other.name, ()))).items():
                     left[uuid] -= len(units)
-        return other, left
+        return max(1, *other.counts.values()), left
 
     def _holdings(self) -> list[Holding]:
         return read_holdings(self._record)

@@ -68,7 +68,7 @@ class Plugin:
     def _serve(self, ending: Ending) -> None:
         state.make_lock_dir()
         installed = install_library(self._root, library.find_or_build(self._say).path)
-        self._driver(usable(self._gpus)[:1])  # what is wrong with it shows now
+        self._driver(usable(self._gpus)[:1])  # faults of the driver show now
         health, record = Health(), self._kubelet / checkpoint.FILE_NAME
         faults = FaultWatch(health, self._say)
         node = Node(self._gpus, self._resources, health, self._root, record, installed, self._driver, self._may_disable)

@@ -18,8 +18,9 @@ def choose(
     """Return `count` of the available units, those that are `wanted` among them.
 
     `gpu` is the UUID of the GPU on which the container has something already. `left` is how much of the other resource
-    is left on each GPU, from 0 to 1, for a container that may ask for it next; on those that are `fitting` there is as
-    much of it as the container is expected to ask for. Raises KubernetesError where no choice is good.
+    is left on each GPU, from 0 to 1, which is the most that a GPU has, for a container that may ask for it next; on
+    those that are `fitting` there is as much of it as the container is expected to ask for. Raises KubernetesError
+    where no choice is good.
     """
     free = resource.by_gpu(list(dict.fromkeys([*available, *wanted])))
     fixed = resource.by_gpu(wanted)
@@ -34,9 +35,10 @@ def choose(
     if not candidates:
         raise KubernetesError(_refusal(resource, free, count, must))
     order = {uuid: place for place, uuid in enumerate(resource.counts)}
+    most = max(resource.counts.values())  # slices leave less of some GPUs
 
     def room(uuid: str) -> tuple[bool, float, int]:
-        own = len(free[uuid]) / resource.counts[uuid]
+        own = len(free[uuid]) / most
         return uuid in fitting, min(own, (left or {}).get(uuid, 1.0)), -order[uuid]
 
     best = max(candidates, key=room)

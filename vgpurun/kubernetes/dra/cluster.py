@@ -14,7 +14,7 @@ from vgpurun.util.extras import installing
 
 _CONNECT_S = 5
 _ANSWER_S = 15
-_WATCH_S = 1800  # as long as the watches of Kubernetes' own clients
+_WATCH_S = 1800  # the duration of Kubernetes' own watches
 # The kernel notices within 30 s that an idle watch's connection is dead, and keeps it from being forgotten on the way.
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),

@@ -82,7 +82,7 @@ class Driver:
             return
         held, names = read_held(), Counter(_name(each) for each in prepared)
         for each in idle:
-            if _name(each) in held and names[_name(each)] == 1:  # of two of one name, one has been made anew
+            if _name(each) in held and names[_name(each)] == 1:  # two of the same name: one has been made anew
                 continue
             found = self._cluster.claim(each.claim.namespace, each.claim.name)
             if reason := _why_nobodys(each.claim, found):
@@ -90,7 +90,7 @@ class Driver:
                 self.unprepare(each.claim)
 
     def restore_tenants(self) -> None:
-        """Make what somebody has removed of the folders by which containers take turns. Raises StateError."""
+        """Make what somebody has removed of the folders by which containers know of each other. Raises StateError."""
         self._claims.restore_tenants()
 
     def unprepare(self, claim: ClaimName) -> None:

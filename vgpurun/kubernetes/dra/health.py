@@ -13,7 +13,7 @@ from vgpurun.kubernetes.proto import dra_health_pb2 as api
 
 # The names that kubelet knows. That of 1.36 calls the second whether a plugin names it or not.
 VERSIONS = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
-_AGAIN_S = 10  # of the 30 after which kubelet takes a device's health for unknown
+_AGAIN_S = 10  # kubelet takes a device's health for unknown after 30
 _LOOKS_WITHIN_S = 30  # the watch looks every second; one that is stuck knows nothing
 
 

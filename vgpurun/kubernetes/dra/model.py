@@ -16,7 +16,7 @@ COMPUTE = "compute"  # percent of the GPU's time; 0: no limit, and nothing set a
 MIB = 1 << 20
 
 _VERSION = re.compile(r"([0-9]+)\.([0-9]+)(?:\.([0-9]+))?", re.ASCII)
-_TEXT_LENGTH = 64  # of an attribute
+_TEXT_LENGTH = 64  # an attribute's
 
 
 def device_name(gpu: Gpu) -> str:

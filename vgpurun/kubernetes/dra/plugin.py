@@ -23,7 +23,7 @@ from vgpurun.storage import tenants
 
 # A pod whose claim was prepared this long ago, and that uses no GPU, is not about to start.
 _LOST_AFTER_S = 600
-_STEP_S = 0.5  # what has happened is seen after it, and the API server is asked no more often
+_STEP_S = 0.5  # changes are noticed after it, and the API server is asked no more often
 _AGAIN_S = 5.0  # until what has failed is tried again
 _STUCK_AFTER_S = 900  # an API server that does not answer takes its time, too
 

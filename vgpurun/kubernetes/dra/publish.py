@@ -60,7 +60,7 @@ class Publisher:
         elif has_changed:
             made = self._cluster.replace_slice(current["metadata"]["name"], {**current, "spec": wanted})
             self._check_shares(made, [made])
-        self._delete(found)  # what another plugin has left: of an older generation, so nobody uses it any more
+        self._delete(found)  # another plugin's leftovers: of an older generation, so nobody uses them any more
         return has_changed or bool(found)
 
     def _check_shares(self, kept: dict[str, Any], slices: Sequence[dict[str, Any]]) -> None:

@@ -55,7 +55,7 @@ class SliceWatch:
     def _listen(self) -> None:
         with self._cluster.watching_slices(self._node) as events:
             slices: dict[str, dict[str, Any]] = {}
-            self._slices = slices  # those that there are come first
+            self._slices = slices  # existing slices come first
             self.has_news.set()
             for event in events:
                 self._slices = slices = _after(slices, event)

@@ -29,7 +29,7 @@ class Deadlines:
 
     def _end(self, engine: "Engine | None", containers: "Sequence[VgpurunContainer]") -> None:
         for ended in end_overdue(engine, containers):
-            self._say(f"stop {ended}: its time was over")
+            self._say(f"stop {ended}: it reached its --for limit")
 
     def warn(self, containers: "Sequence[VgpurunContainer]") -> None:
         """Warn of what will be over soon."""

@@ -13,7 +13,7 @@ from vgpurun.suspend.agent.uses import Uses
 from vgpurun.suspend.record import Record
 from vgpurun.suspend.targets import Target
 
-_AFTER_S = 10.0  # of idleness, or the time of its own policy if that is less
+_AFTER_S = 10.0  # idle for so long, or for its own shorter time
 _NO_ROOM_S = 0.2  # from one look for room to the next
 
 

@@ -31,7 +31,7 @@ class Roster:
         folders = [
             _changed_ns(root / kind) for root in state.visible_roots() for kind in (state.CONTAINERS, state.SLICES)
         ]
-        if folders != self._folders:  # one that is about to start may wait for its first turn
+        if folders != self._folders:  # a share about to start may wait for its first turn
             self._changed_s = now_s
         self._folders = folders
         if now_s - self._asked_s < _ASK_ENGINE_EVERY_S and now_s - self._changed_s >= _NEWS_S:

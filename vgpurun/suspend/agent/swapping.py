@@ -36,9 +36,9 @@ class Swapper:
         self._turns = Turns()
         self._targets: dict[str, Target] = {}
         self._moving: set[str] = set()
-        self._held_up: set[str] = set()  # those of which it may be written down that they wait behind one that stays
-        self._stayed: set[str] = set()  # those that did not leave when they were to: nobody comes back for them at once
-        self._lock = threading.Lock()  # of what is above, but for the files
+        self._held_up: set[str] = set()  # those recorded as waiting behind a share that stays
+        self._stayed: set[str] = set()  # groups that did not leave in time: nobody comes back for them at once
+        self._lock = threading.Lock()  # for the above, but for the files
         self._stopping = threading.Event()
         self._is_wanted = threading.Event()  # there are targets
         self._exchanges: list[threading.Thread] = []

@@ -22,7 +22,7 @@ class Uses:
         self._facts = facts
         self._clock = clock
         self._busy_s: dict[str, float] = {}  # when each was last seen to use a GPU, or first seen at all
-        self._owners: dict[int, tuple[ProcessIdentity | None, str]] = {}  # of processes that use a GPU: a target
+        self._owners: dict[int, tuple[ProcessIdentity | None, str]] = {}  # processes that use a GPU, and their target
         self._noted: frozenset[str] = frozenset()
         self._noted_s = float("-inf")
 

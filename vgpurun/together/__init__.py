@@ -1,0 +1,1 @@
+"""Groups that share a GPU in space: the programs of a slice, as clients of an MPS server that vgpurun keeps."""

@@ -1,0 +1,65 @@
+"""For how long others had the GPUs while a group might work there: by the GPUs' own records, which root alone may have.
+
+Without them the group pays for that time as for its own. It does so, too, while the records know nothing of it: a
+context that nobody drives away stays on the GPU with nothing to do, unrecorded.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from vgpurun.errors import ChannelError
+from vgpurun.host.channels import Driver
+from vgpurun.host.gpu_records import GpuRecords
+
+_KNOWN_S = 1.0  # after a record of its own
+
+
+class Beside:
+    """The records. `is_own`: whether a process is one of the group's."""
+
+    def __init__(self, libcuda: str, uuids: Sequence[str], is_own: Callable[[int], bool]) -> None:
+        self._gpus: list[_Gpu] = []
+        self._records: GpuRecords | None = None
+        with suppress(ChannelError, OSError):
+            self._records = GpuRecords(Driver(libcuda))
+            self._gpus = [_Gpu(self._records, each, is_own) for each in uuids if each in self._records.uuids]
+
+    def others_s(self) -> float:
+        """Return for how long others had each of the GPUs since the last time, 0 where that is not known."""
+        with suppress(ChannelError):
+            return min((each.others_s() for each in self._gpus), default=0.0)
+        return 0.0
+
+    def close(self) -> None:
+        """Have the driver free it all."""
+        if self._records is not None:
+            self._records.close()
+
+
+class _Gpu:
+    """One GPU: who is there, and since when by its clock."""
+
+    def __init__(self, records: GpuRecords, uuid: str, is_own: Callable[[int], bool]) -> None:
+        self._records = records
+        self._uuid = uuid
+        self._is_own = is_own
+        self._is_others = False
+        self._since_ns = records.now_ns(uuid)
+        self._own_s = float("-inf")  # when a record of its own came last
+
+    def others_s(self) -> float:
+        others_ns, now_ns = 0, self._records.now_ns(self._uuid)
+        for record in self._records.read(self._uuid):
+            is_own = self._is_own(record.pid)
+            self._own_s = time.monotonic() if is_own else self._own_s
+            others_ns += self._passed_ns(record.time_ns)
+            self._is_others = record.begins and not is_own
+        others_ns += self._passed_ns(now_ns)
+        return others_ns / 1e9 if time.monotonic() < self._own_s + _KNOWN_S else 0.0
+
+    def _passed_ns(self, time_ns: int) -> int:
+        """Return for how long others had it until then; from now on it counts anew."""
+        passed_ns = max(0, time_ns - self._since_ns)
+        self._since_ns = max(self._since_ns, time_ns)
+        return passed_ns if self._is_others else 0
