@@ -64,7 +64,8 @@ def plan(engine: docker.DockerClient | None) -> tuple[list[str], list[str]]:
 def run(before: list[str], limits: list[str], after: list[str], *arguments: str) -> dict:
     """Run the demo's program through vgpurun and return what it found."""
     image = [] if before[0] == "local" else [after[0]]
-    shown = ["vgpurun", before[0], *limits, *(image or ["--"]), "python3", PROGRAM.name]
+    program = after[-1] if image else os.path.relpath(PROGRAM)
+    shown = ["vgpurun", before[0], *limits, *(image or ["--"]), "python3", program, *arguments]
     console.print(f"[bold]$ {shlex.join(shown)}[/]", soft_wrap=True)
     command = [sys.executable, "-m", "vgpurun", *before, *limits, *after, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)

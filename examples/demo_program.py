@@ -1,4 +1,4 @@
-"""The program that the demo runs under limits. It that needs nothing but Python and the CUDA driver.
+"""The program that the demo runs under limits. It needs nothing but Python and the CUDA driver.
 
     demo_program.py work SECONDS    run kernels of 1 ms one after the other for so long
     demo_program.py all SECONDS     the same, and before it look at the memory and allocate until refused
@@ -36,6 +36,9 @@ again:
   ret;
 }
 """
+
+if len(sys.argv) != 3 or sys.argv[1] not in ("work", "all"):
+    sys.exit("usage: demo_program.py work|all SECONDS")
 
 cuda = ctypes.CDLL("libcuda.so.1")
 

@@ -52,7 +52,7 @@ def python() -> str:
 
 
 def _folders() -> list[str]:
-    """Those of /bin, /lib and so on that are folders of their own, and not links into /usr."""
+    """Return those of /bin, /lib and so on that are folders of their own, not links into /usr."""
     return [name for name in ROOT_FOLDERS if Path("/", name).is_dir() and not Path("/", name).is_symlink()]
 
 

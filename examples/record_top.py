@@ -32,7 +32,7 @@ from rich.text import Text
 HERE = Path(__file__).resolve().parent
 COLUMNS, ROWS, LOOKS = 100, 17, 14
 TENANTS = {"alice-train": ("4g", "70"), "bob-notebook": ("2g", "30")}
-LETTER, LINE, EDGE = 8.4, 19, 14  # of the picture, in pixels
+LETTER, LINE, EDGE = 8.4, 19, 14  # the picture's, in pixels
 FONTS = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
 BACKGROUND, INK = "#16191d", "#d5d9de"
 VGPURUN = [sys.executable, "-m", "vgpurun"]

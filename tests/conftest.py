@@ -28,9 +28,12 @@ pytest.register_assert_rewrite("cli", "terminal")
 # of all; a private one is a process's.
 CDI = ("tests/engine/test_run_drivers.py", "tests/engine/test_cdi_engines.py", "tests/engine/test_dra_containers.py")
 CLUSTERS = [("tests/slurm/",), ("tests/ray/",)]
-CGROUP2 = ("tests/engine/test_driver_limits.py", "tests/engine/test_guard_cgroup2.py")  # with an engine of their own
-TLS = ("tests/engine/test_tls_engine.py",)  # with another
-IMAGES = [("tests/engine/test_installation.py",), ("tests/engine/test_plugin_image.py",)]  # that take minutes to make
+CGROUP2 = ("tests/engine/test_driver_limits.py", "tests/engine/test_guard_cgroup2.py")  # each has an engine of its own
+TLS = ("tests/engine/test_tls_engine.py",)  # likewise
+IMAGES = [
+    ("tests/engine/test_installation.py",),
+    ("tests/engine/test_plugin_image.py",),
+]  # slow images
 IN_ONE_PROCESS = [("tests/page/",), *CLUSTERS, CDI, CGROUP2, TLS, *IMAGES]
 if "DOCKER_HOST" in os.environ or Path("/var/run/docker.sock").exists():
     IN_ONE_PROCESS = [("tests/page/",), *CLUSTERS, ("tests/engine/",)]

@@ -21,7 +21,7 @@ import pynvml
 from cuda_driver import CudaError, Driver
 
 MIB = 1 << 20
-LEFT_MIB = 96  # that the chunks are to fill
+LEFT_MIB = 96  # for the chunks to fill
 
 
 class Nvml:

@@ -155,7 +155,8 @@ class ApiServer:
             with self.lock:
                 del self._watches[events]
 
-    def answer(self, method: str, target: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    def answer(self, method: str, target: str, body: dict[str, Any] | None) -> dict[str, Any] | bytes:
+        """Return an object, or what is none as it is. Raises RefusedError."""
         url = urlsplit(target)
         with self.lock:
             if match := NODE.fullmatch(url.path):
@@ -316,6 +317,26 @@ def canonical(text: str) -> str:
     return f"{int(amount / base**power)}{suffixes[power]}"
 
 
+def decoded(content: bytes) -> Any:
+    """Return an object; of one that is sent as protobuf, as Helm 4 sends its own records, the name alone."""
+    if not content.startswith(b"k8s\0"):
+        return json.loads(content)
+    metadata = _of_field(1, _of_field(2, content[4:]))  # of the object, which is the second field of an envelope
+    return {"metadata": {"name": _of_field(1, metadata).decode()}}
+
+
+def _of_field(number: int, message: bytes) -> bytes:
+    """Return a field of a message whose fields up to it have a length."""
+    at = found = 0
+    while found != number:
+        found, at, length, shift = message[at] >> 3, at + 1, 0, 0
+        while message[at] & 0x80:
+            length, at, shift = length | (message[at] & 0x7F) << shift, at + 1, shift + 7
+        length, at = length | message[at] << shift, at + 1
+        start, at = at, at + length
+    return message[start:at]
+
+
 def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -331,7 +352,7 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
 
         def _serve(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length)) if length else None
+            body = decoded(self.rfile.read(length)) if length else None
             with server.lock:
                 server.asked += 1
             time.sleep(server.answers_after_s)
@@ -342,10 +363,11 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
                 if "watch=True" in self.path or "watch=true" in self.path:
                     self._stream(server.watch(self.path))
                     return
-                code, found = 200, server.answer(self.command, self.path, body)
+                code = 200
+                found: dict[str, Any] | bytes = server.answer(self.command, self.path, body)
             except RefusedError as error:
                 code, found = error.code, error.status
-            self._answer(code, json.dumps(found).encode())
+            self._answer(code, found if isinstance(found, bytes) else json.dumps(found).encode())
 
         def _answer(self, code: int, answer: bytes) -> None:
             self.send_response(code)
@@ -368,7 +390,7 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
                 self.wfile.flush()
             self.wfile.write(b"0\r\n\r\n")
 
-        do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815
 
         def log_message(self, *arguments: Any) -> None:
             pass

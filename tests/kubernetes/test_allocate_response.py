@@ -48,7 +48,7 @@ def test_else_by_nvidias_runtime(tmp_path: Path) -> None:
         "/.vgpurun/run/usage",
         "/etc/ld.so.preload",
         "/etc/ld-nix.so.preload",
-        "/.vgpurun/run/turns",
+        "/.vgpurun/run/presence",
         "/.vgpurun/tenants",
     }
     # They would replace the image's own.

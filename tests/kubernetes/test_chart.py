@@ -15,6 +15,7 @@ from api_server import check_schema
 from helm_program import PACKAGES, helm
 from installs import CHART, FOLDER, Objects, by_helm, by_kubectl, run_helm
 from support import CHECKOUT
+from support.page_steps import text_of_page
 from vgpurun.kubernetes.device_plugin.offered_resources import OfferedResources, read_offered_resources
 
 WAYS = {"dra": "vgpurun-dra", "device-plugin": "vgpurun-device-plugin"}  # the names of their DaemonSets
@@ -135,9 +136,9 @@ def test_every_value_is_in_the_schema() -> None:
             inner = schema["definitions"][inner["$ref"].rpartition("/")[2]] if "$ref" in inner else inner
 
 
-@pytest.mark.parametrize("page", ["kubernetes.md", "kubernetes-dra.md"])
-def test_the_commands_of_the_pages(version: str, page: str) -> None:
-    lines = (CHECKOUT / "docs" / page).read_text().replace("\\\n", " ").splitlines()
+def test_the_commands_of_the_page_on_claims(version: str) -> None:
+    """test_kubernetes_page.py has those of the device plugin's page."""
+    lines = text_of_page("kubernetes-dra.md").replace("\\\n", " ").splitlines()
     commands = [shlex.split(line) for line in lines if line.startswith(("    helm ", "    kubectl apply -k "))]
     assert {command[0] for command in commands} == {"helm", "kubectl"}
     for program, *words in commands:

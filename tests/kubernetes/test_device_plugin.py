@@ -65,7 +65,7 @@ def test_a_container_has_its_limits_once_it_starts(node) -> None:
     assert dict(answers[COMPUTE].envs) == {"CUDA_DEVICE_SM_LIMIT_0": "50"}
     read_only = {mount.container_path: mount.read_only for mount in answers[MEMORY].mounts}
     assert read_only["/.vgpurun/libvgpu.so"] and read_only["/.vgpurun/etc"] and read_only["/etc/ld.so.preload"]
-    assert not read_only["/.vgpurun/run/usage"] and not read_only["/.vgpurun/run/turns"]
+    assert not read_only["/.vgpurun/run/usage"] and not read_only["/.vgpurun/run/presence"]
     assert read_only["/.vgpurun/tenants"]
     assert all(Path(mount.host_path).exists() for mount in answers[MEMORY].mounts)
     (before,) = limits_file.read_limits(next((node.state / "kubernetes").glob("*/etc/limits")))
@@ -78,10 +78,10 @@ def test_a_container_starts_again_where_somebody_has_emptied_the_folder_of_tenan
     kubelet = running_node(node)
     kubelet.admit("pod", {"c": {MEMORY: 2, COMPUTE: 50}})
     mounts = kubelet.containers["pod", "c"][MEMORY].answer.mounts
-    (turns,) = (Path(mount.host_path) for mount in mounts if mount.container_path == "/.vgpurun/run/turns")
+    (turns,) = (Path(mount.host_path) for mount in mounts if mount.container_path == "/.vgpurun/run/presence")
     shutil.rmtree(turns.parent)
     started(kubelet, "pod")
-    assert turns.stat().st_size == abi.TURNS_BYTES
+    assert turns.stat().st_size == abi.PRESENCE_BYTES
     ((_, quota),) = limits_file.read_limits(turns.with_name("limits")) or []
     assert (quota.sm_percent, quota.paused) == (50, False)
 

@@ -67,6 +67,18 @@ def test_slices_are_fixed_shapes_of_one_gpu_each(kubelet) -> None:
         kubelet.admit("three", {"c": {SMALL: 3}})
 
 
+def test_a_pod_is_placed_where_slices_leave_enough_of_both(node) -> None:
+    (node.folder / "offer.yaml").write_text(OFFER.replace("gpus: [1]", "gpus: [0]"))
+    node.start_plugin("--config", str(node.folder / "offer.yaml"))
+    node.kubelet.wait_for_resources(MEMORY, COMPUTE, SMALL, LARGE)
+    for turn in range(4):  # in either order
+        node.kubelet.admit(f"pod{turn}", {"c": {MEMORY: 1, COMPUTE: 50}})
+        node.kubelet.start_container(f"pod{turn}", "c")
+        node.kubelet.evict(f"pod{turn}")
+        node.kubelet.admit(f"next{turn}", {"c": {SMALL: 1}})  # only then the record forgets that pod
+        node.kubelet.evict(f"next{turn}")
+
+
 @pytest.mark.parametrize("others", [{MEMORY: 1}, {COMPUTE: 5}, {MEMORY: 1, COMPUTE: 5}, {LARGE: 1}])
 def test_a_container_with_a_slice_has_nothing_besides(kubelet, others: dict[str, int]) -> None:
     kubelet.admit("pod", {"c": {SMALL: 1, **others}})

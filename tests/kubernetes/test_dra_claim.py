@@ -92,7 +92,7 @@ class TestParameters:
     @pytest.mark.parametrize(
         ("given", "words"),
         [
-            ({"smPolicy": "soft"}, ("smPolicy", "soft", "hard, apart, burst, off")),
+            ({"smPolicy": "soft"}, ("smPolicy", "soft", "hard, burst, off")),
             ({"priority": 1}, ("priority", "high, low")),
             ({"priority": ["low"]}, ("priority",)),
             ({"memory": "2Gi"}, ("memory", "smPolicy and priority")),

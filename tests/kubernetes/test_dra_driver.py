@@ -137,7 +137,7 @@ class TestPrepare:
         shutil.rmtree(folders[0])
         kept = folders[1].stat().st_ino
         node.driver().restore_tenants()
-        assert (folders[0] / "limits").exists() and (folders[0] / abi.TURNS_NAME).exists()
+        assert (folders[0] / "limits").exists() and (folders[0] / abi.PRESENCE_NAME).exists()
         assert folders[1].stat().st_ino == kept
 
     def test_one_that_cannot_be_looked_at_keeps_no_other_away(

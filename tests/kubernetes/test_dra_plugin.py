@@ -247,7 +247,7 @@ def test_a_folder_among_the_tenants_that_somebody_has_removed_comes_back(host: P
         plugin.prepare(made)
         tenant = tenants.folder_of(host.claims / made["metadata"]["uid"])
         shutil.rmtree(tenant)
-        wait_until(lambda: (tenant / abi.TURNS_NAME).exists(), "folder among the tenants")
+        wait_until(lambda: (tenant / abi.PRESENCE_NAME).exists(), "folder among the tenants")
         plugin.unprepare(made)
         assert not tenant.exists()
 

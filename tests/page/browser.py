@@ -56,7 +56,7 @@ class Browser:
         )
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        self.driver.get_log("performance")  # what came before
+        self.driver.get_log("performance")  # earlier entries
         self.driver.get(page.as_uri() if isinstance(page, Path) else page)
 
     def run(self, script: str) -> Any:

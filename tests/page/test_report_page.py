@@ -44,7 +44,7 @@ RUNS: dict[str, Callable[[], list[made.MadeProfile]]] = {
 }
 
 RECORDED = "recorded"
-EXAMPLE = CHECKOUT / "examples" / "report" / "report.html"  # of a real GPU
+EXAMPLE = CHECKOUT / "examples" / "report" / "report.html"  # recorded on a real GPU
 SHOWN = [*RUNS, RECORDED, "example"]
 UNLIKE = ("training", "many", "empty", "hostile", "example")  # the others are laid out as one of these
 
@@ -202,7 +202,7 @@ def test_a_page_is_printed(browser: Browser, pages: Pages, tmp_path: Path) -> No
     text = subprocess.run(
         [tool("pdftotext", "poppler-utils"), "-layout", folder / "report.pdf", "-"], capture_output=True, text=True
     ).stdout
-    for words in ("python train.py", "Memory and compute", "cuStreamSynchronize", "Throttled launches", "limit 50 %"):
+    for words in ("python train.py", "Memory and compute", "cuStreamSynchronize", "Waits for the limit", "limit 50 %"):
         assert words in text
     assert 2 <= text.count("\f") <= 5  # pages
     subprocess.run(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from support import CHECKOUT, LIBRARY
-from support.debian_packages import UnavailableError, kept
+from support.python_packages import packages
 from vgpurun.storage import tenants
 
 NEWEST, OLDEST = "2.60.0", "2.45.0"
@@ -35,7 +35,7 @@ PAGE = dict(
     for each in re.findall(r"(?m)^    export (.*)$", (CHECKOUT / "docs" / "ray.md").read_text())
 )
 PLUGINS, HOOK, REFUSING = "RAY_RUNTIME_ENV_PLUGINS", "RAY_RUNTIME_ENV_HOOK", "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
-TIMEOUT_S = 280  # workers start one after the other on a busy machine
+TIMEOUT_S = 560  # workers start one after the other on a busy machine
 
 
 def ray_packages(version: str, extras: str = "") -> Path:
@@ -43,18 +43,6 @@ def ray_packages(version: str, extras: str = "") -> Path:
     asked = f"ray[{extras}]=={version}" if extras else f"ray=={version}"
     name = "-".join(["ray", version, *filter(None, extras.split(","))])
     return packages(name, asked, *OF_ITS_TIME.get(version, ()))
-
-
-def packages(name: str, *asked: str) -> Path:
-    """The folder with these packages of PyPI and what they need, for the Python that runs. Raises UnavailableError."""
-
-    def fetch(folder: Path) -> None:
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), *asked]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise UnavailableError(done.stderr.strip().splitlines()[-1])
-
-    return kept(f"{name}-py{sys.version_info[0]}.{sys.version_info[1]}", fetch)
 
 
 class RayNode:
@@ -113,6 +101,6 @@ def ray_node(version: str = NEWEST, extras: str = "") -> Iterator[RayNode]:
     try:
         yield RayNode(folder, version, extras)
     finally:
-        for left in folder.glob("state/containers/*"):  # of workers that the end of the cluster has killed
+        for left in folder.glob("state/containers/*"):  # workers that the end of the cluster has killed
             tenants.remove(left)
         shutil.rmtree(folder, ignore_errors=True)

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_node import NEWEST, OLDEST, TIMEOUT_S, RayNode, packages, ray_node
+from ray_node import NEWEST, OLDEST, TIMEOUT_S, RayNode, ray_node
 
 from support import CHECKOUT
+from support.python_packages import packages
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 20)
 # In the place of conda, which neither PyPI nor Debian has: its environments are virtual ones of Python's.
@@ -88,7 +89,7 @@ def fake_conda(home: Path) -> None:
 def test_conda_environments_need_no_vgpurun_of_their_own(node: RayNode) -> None:
     home = node.folder / "conda"
     fake_conda(home)
-    (node.folder / "site").mkdir()  # what the environments have besides Python
+    (node.folder / "site").mkdir()  # packages of the environments besides Python
     (node.folder / "site" / "cuda_driver").symlink_to(CHECKOUT / "tests" / "cuda_driver")
     path = os.pathsep.join([str(node.packages), str(node.folder / "site")])
     environments = json.dumps({"named": {"conda": "lab"}, "made": {"conda": {"dependencies": ["pip"]}}})

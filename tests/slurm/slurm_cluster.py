@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,6 +13,7 @@ from pathlib import Path
 
 from support import CHECKOUT, unavailable
 from support.debian_packages import UnavailableError, kept, unpack
+from support.own_machine import OwnMachine, own_machine
 
 HERE = Path(__file__).parent
 # For command lines: a Python program of this folder.
@@ -44,37 +43,12 @@ def slurm_packages(release: str, *more: str) -> Path:
     return kept("-".join(("slurm", release, *more[:1])), fill)
 
 
-class Cluster:
-    """The cluster, by the process that its namespaces belong to."""
+class Cluster(OwnMachine):
+    """The cluster. Commands are alice's where no user is named."""
 
     def __init__(self, pid: int, release: str) -> None:
-        self.pid = pid
+        super().__init__(pid, "alice", PYTHONPATH=f"{CHECKOUT}/tests")
         self.release = release
-
-    def start(self, command: str, user: str = "alice", **settings: object) -> subprocess.Popen[str]:
-        """Start a shell's command line in the cluster."""
-        return subprocess.Popen(
-            self._command(command, user), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, **settings,
-        )  # fmt: skip
-
-    def run(self, command: str, user: str = "alice", timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """Run a shell's command line in the cluster."""
-        return subprocess.run(
-            self._command(command, user), text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s
-        )
-
-    def ask(self, command: str, user: str = "alice") -> str:
-        """Run one that has to succeed, and return its output."""
-        done = self.run(command, user)
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
-        return done.stdout
-
-    def _command(self, command: str, user: str) -> list[str]:
-        enter = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--net", "--uts", "--ipc"]
-        become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user != "root" else []
-        environment = ["env", "-i", "PATH=/usr/local/bin:/usr/bin:/usr/sbin:/bin", f"PYTHONPATH={CHECKOUT}/tests"]
-        return [*enter, *become, *environment, "PYTHONDONTWRITEBYTECODE=1", "bash", "-c", f"cd /tmp; {command}"]
 
     def on(self, node: str, command: str) -> str:
         """Run a command line as root in the view that a node's slurmd has of the files."""
@@ -145,20 +119,9 @@ def slurm_cluster(release: str, lines: Sequence[str] = (), more: Sequence[str] =
         raise UnavailableError("only root can run slurmd")
     packages = slurm_packages(release, *more)
     order = "under" if release == "22.05" else "over"  # its packages are of the machine's own Debian, or of a later one
-    with tempfile.TemporaryDirectory(prefix="vgpurun-slurm-") as root:
-        command = [HERE / "node-root", root, packages, order, CHECKOUT, "--", HERE / "cluster-daemons", CHECKOUT]
-        process = subprocess.Popen(
-            [*command, sys.executable, *lines], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        try:
-            assert process.stdout is not None
-            said = iter(process.stdout.readline, "")
-            assert any(line == "ready\n" for line in said), "the cluster does not start"
-            child = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
-            yield Cluster(int(child), release)
-        finally:
-            process.kill()  # and so everything in its namespaces
-            process.communicate()
+    daemons = [HERE / "cluster-daemons", CHECKOUT, sys.executable, *lines]
+    with own_machine(packages, order, [CHECKOUT], *daemons) as pid:
+        yield Cluster(pid, release)
 
 
 @contextmanager

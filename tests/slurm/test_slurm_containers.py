@@ -61,7 +61,7 @@ def test_containers_and_tasks_of_a_job_have_one_share(docked: Cluster) -> None:
     tries = (
         f"{JOINS} --rm {IMAGE} {ALLOCATES} 800 1000",
         f"{JOINS} --rm --mem 1g {IMAGE} {ALLOCATES} 400 600",
-        f"{RUN} --rm {IMAGE} {ALLOCATES} 800 1000",  # it is in the share as it is
+        f"{RUN} --rm {IMAGE} {ALLOCATES} 800 1000",  # already in the share
         f"vgpurun local --mem 1500m -- {RUN} --rm --mem 50% {IMAGE} {ALLOCATES} 200 300",
     )
     holds = f"{HOLDS} >/tmp/holds.out & until grep ready /tmp/holds.out >/tmp/said; do sleep 0.1; done"
@@ -160,9 +160,7 @@ def test_containers_by_the_mounts_that_the_page_has_for_enroot(unpacked_by_alice
     page = (CHECKOUT / "docs" / "slurm.md").read_text()
     lines = re.findall(r"(?m)^ +(/\S+ +/\S+ +none x-create=\S+)$", page)
     assert len(lines) == 3
-    lines += [
-        f"{each} {each} none x-create=dir,rbind" for each in ("/proc", "/dev", CHECKOUT)
-    ]  # of enroot, of the user
+    lines += [f"{each} {each} none x-create=dir,rbind" for each in ("/proc", "/dev", CHECKOUT)]  # enroot's, the user's
     unpacked_by_alice.ask("cat >/srv/own/fstab <<'LINES'\n" + "\n".join(lines) + "\nLINES")
     inside = f"env -i LD_LIBRARY_PATH={CHECKOUT}/lib/build/sim PYTHONPATH={CHECKOUT}/tests"
     start = f"{PROGRAMS}/like_enroot /srv/own/root /srv/own/fstab"

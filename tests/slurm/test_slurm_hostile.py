@@ -77,7 +77,7 @@ def test_few_open_files_lift_no_limit(cluster: Cluster) -> None:
 def test_nobody_else_writes_a_jobs_usage_or_turns(cluster: Cluster) -> None:
     job = cluster.batch("--gres=shard:1 -w n1", f"{PROGRAM}holds.py")
     cluster.until(lambda: "ready" in cluster.output(job), "the job does not begin")
-    files = f"/var/lib/vgpurun/slices/slurm-{job}/run/usage /var/lib/vgpurun/slices/slurm-{job}/slurm/turns"
+    files = f"/var/lib/vgpurun/slices/slurm-{job}/run/usage /var/lib/vgpurun/slices/slurm-{job}/slurm/presence"
     assert cluster.on("n1", f"stat -Lc '%U %a' {files}") == "alice 600\nalice 644\n"
     read = cluster.run(f"srun -w n1 --gres=shard:1 head -c 1 {files.split()[0]}", user="bob")
     assert "Permission denied" in read.stderr, "who can open it can lock its slots"
@@ -96,7 +96,7 @@ def test_a_neighbours_folder_in_the_place_of_a_jobs_turns(cluster: Cluster) -> N
         for number in range(job + 1, job + 4)
     ]
     places = " ".join(f"/var/tmp/vgpulock/{each}" for each in names)
-    taken = f"for p in {places}; do mkdir -p $p/turns5; ln -s /etc/passwd $p/limits; done"
+    taken = f"for p in {places}; do mkdir -p $p/presence1; ln -s /etc/passwd $p/limits; done"
     cluster.ask(f"srun -w n1 bash -c '{taken}'", user="bob")
     assert cluster.ask(f"srun -w n1 --gres=shard:1 {ALLOCATES_OF_ONE}") == ONE_SHARD
     assert cluster.ask("head -c 4 /etc/passwd") == "root"

@@ -9,6 +9,7 @@ import pytest
 
 from slurm_cluster import Cluster, constrained_cluster
 from support import CHECKOUT
+from support.page_steps import blocks, text_of_page
 
 # A site's own lines of slurm.conf, beside those of the page. Here both nodes are of one machine.
 SITE = """ClusterName=test
@@ -39,13 +40,6 @@ until [ "$(sinfo -h -t idle -o %D 2>/dev/null)" = 2 ]; do sleep 0.1; done
 """
 
 
-def blocks(section: str) -> list[str]:
-    """The blocks of code in a section of the page."""
-    page = (CHECKOUT / "docs" / "slurm.md").read_text()
-    text = page.split(f"\n## {section}\n")[1].split("\n## ")[0]
-    return [re.sub(r"(?m)^    ", "", each) for each in re.findall(r"(?m)(?:^    .*\n)+", text)]
-
-
 def write(cluster: Cluster, name: str, text: str) -> None:
     cluster.ask(f"cat >/etc/slurm/{name} <<'TEXT'\n{text}\nTEXT", "root")
 
@@ -58,7 +52,7 @@ def checked(cluster: Cluster) -> list[list[str]]:
 
 @pytest.mark.slow
 def test_from_an_empty_node_to_a_job_that_shows_its_share(built_library: Path) -> None:
-    slurm_conf, gres_conf, build, scripts, shown = blocks("Set up")
+    slurm_conf, gres_conf, build, scripts, shown = blocks(text_of_page("slurm.md", "Set up"))
     gpus = re.search(r"NodeName=n\[1-2\] \.\.\. (.*)\n", slurm_conf)
     assert gpus
     nodes = "\n".join(f"NodeName=n{n} NodeHostname=node Port=700{n} CPUs=16 {gpus.group(1)}" for n in (1, 2))
@@ -75,7 +69,7 @@ def test_from_an_empty_node_to_a_job_that_shows_its_share(built_library: Path) -
         write(cluster, "cgroup.conf", "ConstrainDevices=yes\nIgnoreSystemd=yes")
         assert checked(cluster)[-1] == ["all", "is"]
         cluster.ask(START, "root")
-        page = (CHECKOUT / "docs" / "slurm.md").read_text()
+        page = text_of_page("slurm.md")
         command, *answer = re.findall(r"(?m)^    \$ (srun .*nvidia-smi.*)\n    (.*)\n    (.*)\n", page)[0]
         assert cluster.ask(command).splitlines()[:2] == answer
         ask_as_at_the_top(cluster, page)

@@ -65,7 +65,7 @@ def test_check_finds_what_autodetect_makes_of_gres_conf(cluster: Cluster) -> Non
         without = failures(cluster)
     finally:
         cluster.ask("cp /tmp/kept /etc/slurm/gres.conf", "root")
-    if cluster.release == "22.05":  # it goes on without NVML
+    if cluster.release == "22.05":  # goes on without NVML
         assert with_gpus == []
         assert (
             without[0] == "gres.conf: slurmd does not start with it: failed to merge SHARED and SHARING configuration"
@@ -90,29 +90,6 @@ def test_check_finds_a_prolog_that_does_not_find_vgpurun(cluster: Cluster) -> No
     cluster.on("n1", "vgpurun slurm sweep --node n1")
 
 
-RESTART = """
-pkill -x {daemon}
-while pgrep -x {daemon} >/dev/null; do sleep 0.1; done
-if [ {daemon} = slurmd ]; then start-node n1; start-node n2; else slurmctld -D >/tmp/slurmctld.out 2>&1 </dev/null & fi
-until [ "$(sinfo -h -t idle -o %D 2>/dev/null)" = 2 ]; do sleep 0.1; done
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_the_gres_of_a_node_takes_a_restart_of_slurmctld(built_library: Path) -> None:
-    """A cluster of 22.05. The slurmctld of 24.11 may crash where it is not restarted."""
-    with slurm_cluster("22.05") as cluster:
-        cluster.ask("cp /etc/slurm/slurm.conf /tmp/full; sed -i 's/ Gres=.*//' /etc/slurm/slurm.conf", "root")
-        for daemon in ("slurmctld", "slurmd"):
-            cluster.ask(RESTART.format(daemon=daemon), "root")
-        cluster.ask("cp /tmp/full /etc/slurm/slurm.conf; scontrol reconfigure", "root")
-        cluster.until(lambda: "shard:8" in cluster.ask("sinfo -h -o %G"), "the nodes have no shards")
-        assert cluster.run("srun --gres=shard:1 echo it ran").stdout == ""
-        cluster.ask(RESTART.format(daemon="slurmctld"), "root")
-        assert cluster.ask("srun --gres=shard:1 echo it ran") == "it ran\n"
-
-
 @pytest.fixture
 def plain_cluster(built_library: Path) -> Iterator[Cluster]:
     """A cluster without the plugin, where TaskProlog sets variables."""
@@ -125,7 +102,7 @@ def plain_cluster(built_library: Path) -> Iterator[Cluster]:
 def test_without_the_plugin_a_task_prolog_sets_variables(plain_cluster: Cluster) -> None:
     allocates = f"PYTHONPATH={CHECKOUT}/tests VGPUSIM_CONFIG=/etc/slurm/sim.yaml {PROGRAM}allocates.py 1500 1700"
     done = plain_cluster.run(f"srun --gres=shard:1 bash -c '{allocates}; env -i {allocates}'")
-    assert done.stdout == "2048 ok CUDA_ERROR_OUT_OF_MEMORY\n8192 ok ok\n"  # it is the weaker way
+    assert done.stdout == "2048 ok CUDA_ERROR_OUT_OF_MEMORY\n8192 ok ok\n"  # the weaker way
     plain_cluster.tidy()
     plain_cluster.ask("ln -sf /bin/true /etc/slurm/prolog", "root")
     done = plain_cluster.run("srun --gres=shard:1 echo it ran")

@@ -112,12 +112,23 @@ def open_to_all(folder: Path) -> Iterator[Path]:
 @contextmanager
 def python_of(user: int, groups: str = "--clear-groups") -> Iterator[tuple[str, ...]]:
     """Yield the command of a Python that has this checkout and runs as another user. It takes root."""
-    with open_to_all(CHECKOUT) as checkout:  # it may lie in root's home
+    with open_to_all(CHECKOUT) as checkout:  # may lie in root's home
         become = ("env", f"--chdir={checkout}", "setpriv", f"--reuid={user}", f"--regid={user}", groups, "--")
         python = (*become, sys.executable.replace(str(CHECKOUT), str(checkout), 1))
-        if subprocess.run([*python, "-m", "vgpurun", "--version"], capture_output=True).returncode != 0:
+        if not _runs(python, user, groups):
             unavailable(f"other users cannot run {Path(sys.executable).resolve()}")
         yield python
+
+
+_runs_of: dict[tuple[int, str], bool] = {}
+
+
+def _runs(python: tuple[str, ...], user: int, groups: str) -> bool:
+    """Whether the command runs as that user, which is tried once for each."""
+    if (user, groups) not in _runs_of:
+        done = subprocess.run([*python, "-m", "vgpurun", "--version"], capture_output=True)
+        _runs_of[user, groups] = done.returncode == 0
+    return _runs_of[user, groups]
 
 
 def own_gpu_config(folder: Path, count: int = 1) -> str:

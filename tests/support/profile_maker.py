@@ -44,13 +44,14 @@ def new_file(apis: Sequence[str], devices: Sequence[str] = ()) -> layout.File:
     return file
 
 
-def add_kernel(file: layout.File, name: bytes, launches: int, gpu_ns: int) -> None:
+def add_kernel(file: layout.File, name: bytes, launches: int, gpu_ns: int, fill: tuple[int, int] = (0, 0)) -> None:
     """Another kernel, with its name."""
     header = file.header
     offset = layout.File.names.offset + header.names_used
     memory = memoryview(file).cast("B")
     memory[offset : offset + len(name)] = name
     file.kernels[header.kernel_count] = layout.Kernel(gpu_ns, header.names_used, len(name))
+    file.fills[header.kernel_count] = layout.Fill(*fill)
     file.launches[0][header.kernel_count] = launches
     header.kernel_count += 1
     header.names_used += len(name)

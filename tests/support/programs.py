@@ -37,7 +37,7 @@ def _write(function: Any, written: dict[str, str]) -> None:
         elif getattr(value, "__module__", "").partition(".")[0] in IMPORTED:
             written[name] = f"from {value.__module__} import {value.__name__} as {name}"
         elif isinstance(value, FunctionType):
-            written[name] = ""  # it may use itself
+            written[name] = ""  # may use itself
             _write(value, written)
         else:
             written[name] = f"{name} = {value!r}"

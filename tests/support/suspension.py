@@ -109,7 +109,7 @@ class Program:
     def folder(self) -> Path:
         """The state folder."""
         for each in (self.host.folder / "state" / "containers").iterdir():
-            with suppress(FileNotFoundError):  # that of another, which ends
+            with suppress(FileNotFoundError):  # another's folder, which ends
                 if f'"pid": {self.pid},' in (each / "owner").read_text():
                     return each
         raise AssertionError(f"process {self.pid} has no state folder")

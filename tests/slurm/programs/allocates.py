@@ -4,8 +4,7 @@ import sys
 
 from cuda_driver import CudaError, Driver
 
-driver = Driver()
-driver.start()
+driver = Driver.started()
 answers = []
 for mib in map(int, sys.argv[1:]):
     try:

@@ -4,8 +4,7 @@ import time
 
 from cuda_driver import Driver
 
-driver = Driver()
-driver.start()
+driver = Driver.started()
 driver.mem_alloc(100 << 20)
 print("ready", flush=True)
 time.sleep(600)
