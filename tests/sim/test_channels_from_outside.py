@@ -269,9 +269,17 @@ class Asked(Driver):
 class Files(Table):
     """A driver whose files have the number of their client in them. `asked` are the numbers that it was asked for."""
 
-    def __init__(self, *objects: tuple[int, int]) -> None:
+    def __init__(self, *objects: tuple[int, int], newest: int = 0xC1DFFFFF) -> None:
         super().__init__(*objects)
         self.asked: set[int] = set()
+        self.newest = newest
+        self.without_channels = 0
+
+    def first_object(self, file: int, client: int, handles: Sequence[int]) -> int | None:
+        return None if client == self.without_channels else super().first_object(file, client, handles)
+
+    def newest_client(self) -> int:
+        return self.newest
 
     def answers(self, file: int) -> bool:
         return bool(os.pread(file, 4, 0))
@@ -317,6 +325,30 @@ def test_the_driver_is_asked_for_a_few_wrong_clients_at_most(machine: Machine) -
         with pytest.raises(ChannelError, match="has no channels that can be found"):
             channels.switch(True)
     assert len(table.asked - {CLIENT, CLIENT + 1}) == 8
+
+
+def test_the_driver_is_asked_for_no_client_that_it_cannot_have_made_yet(machine: Machine) -> None:
+    """Of two files one has such a number, as random ones in a program's memory are."""
+    table = Files((CLIENT, DEVICE), (FIRST, OF_DEVICE), (FIRST, 0xC86F), newest=CLIENT)
+    channels = ProcessChannels(with_files(machine, 2), table)
+    assert channels.find() == 1 and table.asked == {CLIENT}
+    channels.close()
+
+
+def test_a_client_from_before_the_driver_began_to_count_anew(machine: Machine) -> None:
+    table = Files((CLIENT, DEVICE), (FIRST, OF_DEVICE), (FIRST, 0xC86F), newest=CLIENT - 1)
+    channels = ProcessChannels(with_files(machine, 1), table)
+    assert channels.find() == 1
+    channels.close()
+
+
+def test_nobody_looks_on_when_each_file_has_its_client(machine: Machine) -> None:
+    """NVML's has no channels."""
+    table = Files((CLIENT, DEVICE), (FIRST, OF_DEVICE), (FIRST, 0xC86F))
+    table.without_channels = CLIENT + 1
+    channels = ProcessChannels(with_files(machine, 2), table)
+    assert channels.find() == 1 and table.asked == {CLIENT, CLIENT + 1}
+    channels.close()
 
 
 def test_a_file_that_only_looks_like_the_driver_s_is_none(machine: Machine) -> None:

@@ -42,7 +42,7 @@ _OK, _INVALID_CLIENT, _NOT_FOUND, _NOT_CALLED = 0, 0x23, 0x57, -1
 _GET_HANDLE_INFO = 0xD02  # NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO
 _HANDLE_INFO = struct.Struct("=2IQ")  # handle, index, result
 _PARENT, _CLASS = 1, 2
-_SUBDEVICE = 0x2080
+_ROOT_CLIENT, _SUBDEVICE = 0x41, 0x2080
 _FIRST_OBJECT = 0x5C000000  # libcuda numbers its objects upwards from there
 _MOST_OBJECTS = 1 << 16
 _MOST_UNUSED = 512  # numbers in a row; there are no objects behind them
@@ -139,6 +139,18 @@ class Driver:
     def answers(self, file: int) -> bool:
         """Whether the driver, and not the kernel, answers on a memory file: the simulated one does on its own."""
         return self._ioctl(file, _NO_REQUEST, None) != 0 and ctypes.get_errno() == errno.EINVAL
+
+    def make_client(self, file: int) -> int:
+        """Make a client, which ends with its file; return its number. Raises ChannelError."""
+        return self.make(file, 0, 0, 0, _ROOT_CLIENT, bytes(4))
+
+    def newest_client(self) -> int:
+        """Return the number of a client that is made now. Raises ChannelError."""
+        file = self.open_control()
+        try:
+            return self.make_client(file)
+        finally:
+            os.close(file)
 
     def knows(self, file: int, client: int) -> bool:
         """Whether a client is one of the descriptor's."""
@@ -358,18 +370,38 @@ class ProcessChannels:
             raise ChannelError(f"process {self.process.pid} has no channels that can be found")
 
     def _ask_for_clients(self) -> Iterator[tuple[int, _Client]]:
-        """Yield each descriptor with channels, and its first client that has some."""
-        left = dict(self._files)
-        numbers = _numbers(self.process.pid)
-        while left and len(self._wrong) < _MOST_WRONG and (number := next(numbers, None)) is not None:
-            if number in self._wrong:
-                continue
-            owner = next((name for name, file in self._files.items() if self._driver.knows(file, number)), None)
-            if owner is None:
-                self._wrong.add(number)
-            elif owner in left and (client := _Client(self._driver, left[owner], number)).look():
-                yield owner, client
-                del left[owner]
+        """Yield each descriptor with channels, and its first client that has some.
+
+        NVML's descriptors have clients without any, for which it is enough to be known. The driver counts clients
+        upwards, and begins anew after a million: only then a greater number than a new client's may be one.
+        """
+        unknown, found, greater = set(self._files), set[int](), list[int]()
+        newest = self._driver.newest_client()
+        for number in _numbers(self.process.pid):
+            if number > newest:
+                greater.append(number)
+            elif owner := self._owner_of(number, unknown, found):
+                yield owner
+            if found and not unknown:
+                return
+        for number in greater[: 0 if found else _MOST_WRONG]:
+            if owner := self._owner_of(number, unknown, found):
+                yield owner
+
+    def _owner_of(self, number: int, unknown: set[int], found: set[int]) -> tuple[int, _Client] | None:
+        """Return the descriptor of a client, and the client, if it is the first one with channels."""
+        if number in self._wrong or len(self._wrong) >= _MOST_WRONG:
+            return None
+        owner = next((name for name, file in self._files.items() if self._driver.knows(file, number)), None)
+        if owner is None:
+            self._wrong.add(number)
+            return None
+        unknown.discard(owner)
+        client = _Client(self._driver, self._files[owner], number)
+        if owner in found or not client.look():
+            return None
+        found.add(owner)
+        return owner, client
 
 
 def _control_files(pid: int, process: int, driver: Driver) -> Iterator[tuple[int, int]]:

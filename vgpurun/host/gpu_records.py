@@ -17,7 +17,7 @@ from vgpurun.host.channels import Driver
 from vgpurun.host.gpus import held_open
 from vgpurun.storage.holders import pid_namespace
 
-_CLIENT, _DEVICE, _SUBDEVICE, _MEMORY, _EVENT_BUFFER = 0x41, 0x80, 0x2080, 0x90CE, 0x90CD
+_DEVICE, _SUBDEVICE, _MEMORY, _EVENT_BUFFER = 0x80, 0x2080, 0x90CE, 0x90CD
 _GET_ATTACHED_IDS, _GET_ID_INFO, _MOST_IDS, _NO_ID = 0x201, 0x205, 32, 0xFFFFFFFF
 _GET_GID_INFO, _GET_TIME, _BIND, _ENABLE, _FLUSH = 0x2080014A, 0x20800403, 0x20801238, 0x90CD0101, 0x90CD0104
 _ID_INFO = struct.Struct("=7Ii")  # id, flags, number of the device, and others
@@ -76,7 +76,7 @@ class GpuRecords:
         with ExitStack() as stack:
             self._file = driver.open_control()
             stack.callback(os.close, self._file)
-            self._client = driver.make(self._file, 0, 0, 0, _CLIENT, bytes(4))
+            self._client = driver.make_client(self._file)
             self._gpus = [self._make_gpu(number) for number in self._numbers()]
             stack.pop_all()
 
