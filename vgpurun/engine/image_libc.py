@@ -54,15 +54,17 @@ def _new_loader(read_file: ReadFile, library: Library) -> Libc | None:
     """Return the C library where its loader tells that it is new enough: libc.so.6 itself is ten times the size.
 
     Among the loader's own versions are 2.34 and 2.35, but few that are older and none that is newer, so it may not.
+    Debian's is in /lib64 alone where somebody has copied it there into an empty image.
     """
-    name = _LOADERS.get(library.machine, "")
-    for folder in (f"/lib/{library.machine}-linux-gnu", "/lib64"):
+    name, of_debian = _LOADERS.get(library.machine, ""), f"/lib/{library.machine}-linux-gnu"
+    for folder in (of_debian, "/lib64"):
         content = read_file(f"{folder}/{name}") if name else None
         if content is not None:
             with suppress(NotElfError):
                 elf = read_elf(content)
                 version = glibc_version(elf.defined_versions) or ()
-                return Libc(f"/usr{folder}", version) if _is_enough(elf.machine, version, library) else None
+                looks_into = of_debian if f"{of_debian}/".encode() in content else folder
+                return Libc(f"/usr{looks_into}", version) if _is_enough(elf.machine, version, library) else None
     return None
 
 

@@ -220,6 +220,12 @@ def test_of_a_new_glibc_only_the_loader_is_read(path: str) -> None:
     assert found == Libc(folder, (2, 35))
 
 
+def test_a_loader_of_debian_that_was_copied_into_an_empty_image() -> None:
+    loader = glibc("2.4", "2.35") + b"/lib/x86_64-linux-gnu/\0/usr/lib/x86_64-linux-gnu/\0"
+    found = check_image("image", {"/lib64/ld-linux-x86-64.so.2": loader}.get, LIBRARY)
+    assert found.folder == "/usr/lib/x86_64-linux-gnu"
+
+
 @pytest.mark.parametrize("loader", [glibc("2.2.5", "2.4"), glibc("2.35", machine=AARCH64), b"nothing"])
 def test_a_loader_that_does_not_tell_is_no_reason_to_refuse_nor_to_accept(loader: bytes) -> None:
     files = {"/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2": loader}
