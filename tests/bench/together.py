@@ -309,7 +309,7 @@ def facts_of_ends(bench: Bench, _: float) -> None:
 
 
 def shares(bench: Bench, program: str, launch: Launch, count: int, seconds: float, alone: float) -> list[float]:
-    runs = bench.together(program, [launch] * count, seconds)
+    runs = bench.together([program] * count, [launch] * count, seconds)
     return [round(100 * run.per_second / alone, 2) for run in runs]
 
 

@@ -56,9 +56,8 @@ def test_a_program_is_held_in_the_middle_of_its_kernels(
 @pytest.mark.parametrize(("program", "limits"), [("1ms", (30, 70)), ("300ms", (30, 70)), ("50us", (25, 25, 25, 25))])
 def test_tenants_have_their_limits(bench: Bench, tmp_path: Path, program: str, limits: tuple[int, ...]) -> None:
     alone = bench.run(program, SECONDS, bench.native()).per_second
-    runs = bench.together(
-        program, [limited(bench, tmp_path, percent, tenant) for tenant, percent in enumerate(limits)], SECONDS
-    )
+    launches = [limited(bench, tmp_path, percent, tenant) for tenant, percent in enumerate(limits)]
+    runs = bench.together([program] * len(launches), launches, SECONDS)
     shares = [100 * run.per_second / alone for run in runs]
     print(f"{program} at {limits}: {', '.join(f'{share:.2f}' for share in shares)}, together {sum(shares):.1f}")
     assert all(share < limit + POINTS for share, limit in zip(shares, limits, strict=True))
