@@ -89,6 +89,21 @@ def test_a_pause_stops_it_as_long_as_there_is_a_guard(own_gpu: Cli, debian: str)
     works(own_gpu)
 
 
+def test_a_program_that_launches_on_and_on_is_paused_and_goes_on(own_gpu: Cli, debian: str) -> None:
+    """It has no limit of compute, and is found to need one by its next launch, while the guard has taken it off."""
+    start(own_gpu, debian, ("--mem", "1g"), "/programs/gpu.py", "spin", "spin_2ms", "3600")
+    wait_until(lambda: busy_percent(own_gpu) > 50, "work")
+    for _ in range(3):
+        with own_gpu.started("guard", *own_gpu.driver, *GUARD) as guard:
+            assert own_gpu("pause", "--gpu", "tenant").exit_code == 0
+            stands(own_gpu)
+            time.sleep(1)
+            guard.kill()
+            guard.wait()
+        assert own_gpu("unpause", "--gpu", "tenant").exit_code == 0
+        wait_until(lambda: busy_percent(own_gpu) > 50, "work")
+
+
 def test_what_is_paused_can_be_suspended(own_gpu: Cli, debian: str) -> None:
     """Its work has to end for that, and so goes on."""
     start(own_gpu, debian, ("--mem", "1g"), "/programs/gpu.py", "spin", "spin_3s", "1")
