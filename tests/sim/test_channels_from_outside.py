@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -204,12 +205,16 @@ CLIENT, DEVICE, OF_DEVICE, FIRST = 0xC1D00500, 0x80, 0x2080, 0x5C000001
 
 
 class Table(Driver):
-    """Knows the parents and classes of objects, and which channels are off; `is_there`: it can be asked."""
+    """Knows the parents and classes of objects, and how often channels were taken off; `is_there`: it can be asked."""
 
     def __init__(self, *objects: tuple[int, int]) -> None:
         self.objects = {FIRST + place: each for place, each in enumerate(objects)}
-        self.off: set[int] = set()
+        self.times_off = Counter[int]()
         self.is_there = True
+
+    @property
+    def off(self) -> set[int]:
+        return set(+self.times_off)
 
     def first_object(self, file: int, client: int, handles: Sequence[int]) -> int | None:
         del file, client
@@ -227,7 +232,8 @@ class Table(Driver):
         channels = set(rest[65 : 65 + count])
         if self.objects.get(target, (0, 0))[1] != OF_DEVICE or not channels <= self.objects.keys():
             return 0x57, parameters
-        self.off = self.off | channels if is_off else self.off - channels
+        for each in channels:
+            self.times_off[each] = self.times_off[each] + 1 if is_off else max(self.times_off[each] - 1, 0)
         return 0, parameters
 
 
@@ -269,7 +275,7 @@ class Asked(Driver):
 class Files(Table):
     """A driver whose files have the number of their client in them. `asked` are the numbers that it was asked for."""
 
-    def __init__(self, *objects: tuple[int, int], newest: int = 0xC1DFFFFF) -> None:
+    def __init__(self, *objects: tuple[int, int], newest: int = CLIENT + 255) -> None:
         super().__init__(*objects)
         self.asked: set[int] = set()
         self.newest = newest
@@ -314,6 +320,19 @@ def test_each_of_many_files_has_its_client(machine: Machine) -> None:
     table = Files((CLIENT, DEVICE), (FIRST, OF_DEVICE), (FIRST, 0xC86F))
     channels = ProcessChannels(with_files(machine, 12), table)
     assert channels.find() == 12
+    channels.close()
+
+
+def test_what_is_off_already_is_taken_off_once(machine: Machine) -> None:
+    """The driver counts; a new channel is off with the others."""
+    table = Files((CLIENT, DEVICE), (FIRST, OF_DEVICE), (FIRST, 0xC86F))
+    channels = ProcessChannels(with_files(machine, 1), table)
+    channels.switch(True)
+    table.objects[FIRST + 3] = (FIRST, 0xC86F)
+    channels.find()
+    assert channels.switch(True) == 2 and table.off == {FIRST + 2, FIRST + 3}
+    channels.switch(False)
+    assert not table.off
     channels.close()
 
 

@@ -80,7 +80,10 @@ class Keeper:
         if (off and is_due) or process in self._kept:
             self._look(process)
         # A process of which nothing was found is on, unless a keeper before this one had found something.
-        count = self._channels_of(process).switch(off)
+        channels = self._channels_of(process)
+        if off and process in self._kept:
+            channels.switch(False)  # the driver counts, and it has to be off once
+        count = channels.switch(off)
         self._kept.discard(process)
         if not off:
             self._off.discard(process)

@@ -65,6 +65,14 @@ def test_a_mistake_about_one_process_keeps_no_other_off(keeper: Keeper) -> None:
     assert (other, False) in Channels.switched
 
 
+def test_one_that_a_killed_keeper_had_off_is_off_once(keeper: Keeper) -> None:
+    """The driver counts how often it was taken off."""
+    pid = os.getpid()
+    for verb in (KEEP, OFF, ON):
+        keeper.answer(line(verb, pid))
+    assert [off for _, off in Channels.switched] == [False, True, False]
+
+
 def test_one_that_may_be_off_is_looked_for_less_and_less_often(keeper: Keeper) -> None:
     """A process may be hidden for good; the last look is at the end."""
     pid = os.getpid()
