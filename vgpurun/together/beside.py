@@ -6,24 +6,27 @@ context that nobody drives away stays on the GPU with nothing to do, unrecorded.
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
-from vgpurun.errors import ChannelError
-from vgpurun.host.channels import Driver
+from vgpurun.errors import ChannelError, GpuError
+from vgpurun.host import gpu_records
 from vgpurun.host.gpu_records import GpuRecords
 
 _KNOWN_S = 1.0  # after a record of its own
 
 
 class Beside:
-    """The records. `is_own`: whether a process is one of the group's."""
+    """The records. `is_own`: whether a process is one of the group's. `trouble`: why there are none."""
 
     def __init__(self, libcuda: str, uuids: Sequence[str], is_own: Callable[[int], bool]) -> None:
+        self.trouble = ""
         self._gpus: list[_Gpu] = []
-        self._records: GpuRecords | None = None
-        with suppress(ChannelError, OSError):
-            self._records = GpuRecords(Driver(libcuda))
-            self._gpus = [_Gpu(self._records, each, is_own) for each in uuids if each in self._records.uuids]
+        self._records = ExitStack()
+        try:
+            records = self._records.enter_context(gpu_records.opened(libcuda))
+            self._gpus = [_Gpu(records, each, is_own) for each in uuids if each in records.uuids]
+        except (ChannelError, GpuError, OSError) as error:
+            self.trouble = str(error)
 
     def others_s(self) -> float:
         """Return for how long others had each of the GPUs since the last time, 0 where that is not known."""
@@ -33,8 +36,7 @@ class Beside:
 
     def close(self) -> None:
         """Have the driver free it all."""
-        if self._records is not None:
-            self._records.close()
+        self._records.close()
 
 
 class _Gpu:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpurun.errors import TogetherError
+from vgpurun.host import gpus
 from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
 from vgpurun.storage import holders
@@ -62,7 +63,7 @@ class Keeper:
             self._incidents = list(before.get("incidents") or ())
             self._note(LOST)
         self._serving: ProcessIdentity | None = None
-        self._troubles = ["", ""]
+        self._troubles = ["", "", ""]
         self._own = Quota()
         self._said: dict[str, object] = {}
         self._members = open_lock(group.folder / MEMBERS)
@@ -157,10 +158,12 @@ class Keeper:
         return self._own_pids[pid]
 
     def _tell_troubles(self) -> None:
-        troubles = [self._cap.trouble, self._cap.slice_trouble]
+        beside = self._beside if os.geteuid() == 0 else None  # others may not have the records, which the page says
+        troubles = [self._cap.trouble, self._cap.slice_trouble, beside.trouble if beside else ""]
         words = (
             ("the time of all together is not limited", "their time is limited again"),
             ("beside others they have the driver's own time slice", "their time slice is their own again"),
+            ("they pay for the time in which others had the GPU", "they pay for their own time again"),
         )
         for trouble, before, (bad, good) in zip(troubles, self._troubles, words, strict=True):
             if trouble != before:
@@ -213,6 +216,8 @@ def main(named: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if (libcuda := Path(given["libcuda"])).is_absolute():  # the simulated one, which has its NVML beside it
+        gpus.use_library(libcuda.with_name("libnvidia-ml.so.1"))
     kill(group.pipes)  # what a keeper has left that was killed
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # a server outlives the daemon that has started it
     release = _guard_against_a_kill(group)

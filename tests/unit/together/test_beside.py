@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -20,7 +21,7 @@ class Records:
 
     uuids = ("GPU-1", "GPU-2")
 
-    def __init__(self, _: object) -> None:
+    def __init__(self) -> None:
         self.time_ns = 0
         self.new: list[Record] = []
         self.error = False
@@ -44,9 +45,8 @@ class Records:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> tuple[Beside, Records]:
-    monkeypatch.setattr(module, "Driver", lambda _: None)
-    records = Records(None)
-    monkeypatch.setattr(module, "GpuRecords", lambda _: records)
+    records = Records()
+    monkeypatch.setattr(module.gpu_records, "opened", lambda _: closing(records))
     return Beside("libcuda", ["GPU-1"], lambda pid: pid == OWN), records
 
 
@@ -92,7 +92,7 @@ def test_without_records_it_pays_for_all(made: tuple[Beside, Records], monkeypat
     def refused(_: object) -> None:
         raise ChannelError("for root alone")
 
-    monkeypatch.setattr(module, "GpuRecords", refused)
+    monkeypatch.setattr(module.gpu_records, "opened", refused)
     without = Beside("libcuda", ["GPU-1"], lambda _: True)
-    assert without.others_s() == 0
+    assert without.others_s() == 0 and without.trouble == "for root alone"
     without.close()
