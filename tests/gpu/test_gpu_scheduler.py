@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from runners import Runner, answer
 
 from support import LIBRARY
 
@@ -62,3 +63,11 @@ def test_tenants_have_their_limits(bench: Bench, tmp_path: Path, program: str, l
     print(f"{program} at {limits}: {', '.join(f'{share:.2f}' for share in shares)}, together {sum(shares):.1f}")
     assert all(share < limit + POINTS for share, limit in zip(shares, limits, strict=True))
     assert sum(shares) > 94
+
+
+def test_contexts_that_come_while_a_program_is_off_leave_nothing_off(runner: Runner) -> None:
+    """The driver counts how often it took a channel off: one that is taken off twice would stay off."""
+    done = runner.run(["--mem", "8g", "--sm", "30"], [*runner.program("torch_contexts.py"), "6"])
+    found = answer(done)
+    print(found)
+    assert found["second"] > found["first"] / 2 > 5
