@@ -123,7 +123,9 @@ def test_beside_another_tenant_the_slice_has_its_part(bench: Bench, folder: Path
     found = [round(100 * run.per_second / alone, 2) for run in runs]
     (described,) = json.loads(vgpurun(["slice", "inspect", SLICE]).stdout)
     print(f"a slice at 60 beside a tenant at 40: {found}; {described['together']}")
-    assert sum(found[:2]) == pytest.approx(60, abs=3) and found[2] > 36
+    for each in found[:2]:  # they work at the same time
+        assert each == pytest.approx(60, abs=3)
+    assert found[2] > 36
 
 
 def refused(words: list[str]) -> set[str]:
