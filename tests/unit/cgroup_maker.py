@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from support import unavailable
+from vgpurun.errors import CgroupError
 from vgpurun.host.freezer import Cgroup
 
 ID = f"{os.getpid():064x}"
@@ -36,7 +37,7 @@ def cgroups(kind: str, folder: Path) -> Iterator[Callable[[str], Cgroup]]:
         yield make
     finally:
         for each in reversed(made):
-            with suppress(OSError):
+            with suppress(OSError, CgroupError):
                 Cgroup(each, kind == "v2").kill()
             for _ in range(200):
                 with suppress(OSError):
@@ -65,7 +66,8 @@ def running(cgroup: Cgroup | None, *before: str) -> Iterator[int]:
             yield pid
         finally:
             if cgroup:
-                cgroup.thaw()
+                with suppress(CgroupError):  # it may have been removed
+                    cgroup.thaw()
             process.kill()
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -26,7 +26,7 @@ def follow(state: State, say: Callable[[str], None]) -> None:
     for container, stopped in list(state.stopped.items()):
         cgroup = stopped.cgroup
         try:
-            if run_of(cgroup) != stopped.run:
+            if run_of(cgroup) != stopped.run or (not is_launch(container) and cgroup.remove_if_empty()):
                 state.forget(container)  # it has ended, or was started again
             elif stopped.verb == FREEZE and not cgroup.is_frozen():
                 shown = f"process {container}" if is_launch(container) else f"container {container[:12]}"

@@ -80,6 +80,16 @@ class Cgroup:
                 found += [int(line) for line in Path(place, "cgroup.procs").read_text().split() if line != "0"]
         return found
 
+    def remove_if_empty(self) -> bool:
+        """Remove it if nothing is in it, as its engine gives up doing while processes end; return whether it was.
+
+        It is still frozen, and a container that is started again would begin in it.
+        """
+        with suppress(OSError):
+            self.folder.rmdir()
+            return True
+        return False
+
     def move_out(self, pid: int) -> None:
         """Move a process into the cgroup around this one; nothing happens if it has ended. Raises CgroupError."""
         try:

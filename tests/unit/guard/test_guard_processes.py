@@ -22,8 +22,10 @@ from vgpurun.errors import GuardError
 from vgpurun.guard.hands import kill, let_dying_go
 from vgpurun.guard.outside import program_of
 from vgpurun.guard.processes import is_counted_elsewhere, is_ending
-from vgpurun.host.freezer import Cgroup
-from vgpurun.inventory.guarded import Action
+from vgpurun.guard.state import State
+from vgpurun.guard.upkeep import follow
+from vgpurun.host.freezer import Cgroup, run_of
+from vgpurun.inventory.guarded import FREEZE, Action
 from vgpurun.storage.state import StateFolder, new_folder_path
 from vgpurun.util.process_identity import read_stat
 from vgpurun.util.users import name_of
@@ -43,6 +45,27 @@ def test_a_pending_kill_lets_go(make_cgroup: Callable[[str], Cgroup]) -> None:
         until(lambda: is_ending(pid))
         until(lambda: cgroup.pids() == [other])
         assert cgroup.is_frozen() and cgroup._has_settled() and not is_ending(other)
+
+
+def test_what_an_engine_leaves_of_a_container_is_removed(
+    make_cgroup: Callable[[str], Cgroup], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives up removing the cgroup while processes end in it, which would be frozen when the container starts."""
+    monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path))
+    cgroup, said = make_cgroup(ID), list[str]()
+    state = State(said.append)
+    with running(cgroup) as pid:
+        frozen = Action(
+            FREEZE, "memory", "", "a", "ann", ID, str(cgroup.folder), cgroup.is_unified, run_of(cgroup)
+        )  # fmt: skip
+        state.begin(frozen)
+        cgroup.freeze()
+        follow(state, said.append)
+        assert ID in state.stopped
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: follow(state, said.append) or not state.stopped)
+    state.close()
+    assert not cgroup.folder.exists() and not said
 
 
 def test_a_program_has_no_name_that_a_user_mounts_it_at(tmp_path: Path) -> None:
