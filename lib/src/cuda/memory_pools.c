@@ -52,10 +52,18 @@ struct pool *pools_find(CUmemoryPool handle) {
   return pool;
 }
 
+/* Who holds a pool for longer than its end waits may still read it: so a place is never written as a whole. */
+static void put(struct pool *pool, CUmemoryPool handle, struct device *device) {
+  pool->device = device;
+  pool->reserved_bytes = 0;
+  __atomic_store_n(&pool->readings, pool->readings + 1, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&pool->handle, handle, __ATOMIC_RELAXED);
+}
+
 static struct pool *find_or_add(CUmemoryPool handle, struct device *device) {
   struct pool *pool = find(handle);
   if (pool == NULL && (pool = free_place()) != NULL)
-    *pool = (struct pool){.handle = handle, .device = device, .readings = pool->readings + 1, .users = pool->users};
+    put(pool, handle, device);
   return pool;
 }
 
@@ -155,11 +163,11 @@ struct pool *pools_begin_destroy(CUmemoryPool handle) {
 
 void pools_end_destroy(struct pool *pool, bool destroyed) {
   pthread_mutex_lock(&lock);
-  pool->leaving = false;
   if (destroyed) {
     memory_release(pool->device, pool->reserved_bytes);
-    *pool = (struct pool){.readings = pool->readings + 1, .users = pool->users};
+    put(pool, NULL, NULL);
   }
+  pool->leaving = false;
   pthread_mutex_unlock(&lock);
 }
 
@@ -206,9 +214,10 @@ static bool settle(const struct device *device, enum pools what) {
   int place = 0;
   struct pool *pool;
   while ((pool = pools_take_hold(device, &place)) != NULL) {
-    if (what == POOLS_TRIM)
-      real.cuMemPoolTrimTo(pool->handle, 0);
-    settled &= pools_reread(pool, pool->handle);
+    CUmemoryPool handle = __atomic_load_n(&pool->handle, __ATOMIC_RELAXED);
+    if (handle != NULL && what == POOLS_TRIM)
+      real.cuMemPoolTrimTo(handle, 0);
+    settled &= handle == NULL || pools_reread(pool, handle);
     pools_let_go(pool);
   }
   return settled;
