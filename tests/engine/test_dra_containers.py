@@ -17,8 +17,11 @@ from claim_maker import result
 from cli import GPU_PROGRAM, PROGRAMS, wait_until
 from dra_host import DRIVER, PluginHost
 from in_step import rates
-from support import assert_measured, short_folder
+from support import CHECKOUT, assert_measured, short_folder
+from vgpurun.host.mps import CONTROL
 from vgpurun.kubernetes.proto import dra_pb2
+from vgpurun.together import server
+from vgpurun.together.group import PIPES
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -36,15 +39,15 @@ class Pods:
         self._image = image
         self._started: list[Any] = []
 
-    def prepare(self, *results: dict[str, Any], name: str) -> list[str]:
+    def prepare(self, *results: dict[str, Any], name: str, **parameters: Any) -> list[str]:
         """The CDI names of a new claim's devices."""
-        made = self.host.add(*results, name=name)
+        made = self.host.add(*results, name=name, **parameters)
         with self.host.kubelet.plugin(DRIVER) as plugin:
             answer: dra_pb2.NodePrepareResourceResponse = plugin.prepare(made)[made["metadata"]["uid"]]
         assert not answer.error, answer.error
         return [each for device in answer.devices for each in device.cdi_device_ids]
 
-    def start(self, cdi_names: list[str], *command: str, steps: Path | None = None) -> Any:
+    def start(self, cdi_names: list[str], *command: str, steps: Path | None = None, **options: Any) -> Any:
         """`steps` is where a container that goes on together with others is told so (in_step.py)."""
         container = self._engine.containers.run(
             self._image,
@@ -54,21 +57,26 @@ class Pods:
             network_mode="none",
             volumes=[f"{PROGRAMS}:/programs:ro", *([f"{steps}:/steps"] if steps else [])],
             device_requests=[docker.types.DeviceRequest(driver="cdi", device_ids=cdi_names)],
+            **options,
         )
         self._started.append(container)
         return container
 
-    def run(self, cdi_names: list[str], *command: str) -> Any:
+    def run(self, cdi_names: list[str], *command: str, **options: Any) -> Any:
         """The JSON that a program has printed."""
-        container = self.start(cdi_names, *command)
+        container = self.start(cdi_names, *command, **options)
         status = container.wait(timeout=60)["StatusCode"]
         output = container.logs(stdout=True, stderr=False)
         assert status == 0, container.logs()
         return json.loads(output.splitlines()[-1])
 
     def remove(self) -> None:
-        for container in self._started:
-            container.remove(force=True)
+        while self._started:
+            self._started.pop().remove(force=True)
+
+    def groups(self) -> list[Path]:
+        """The folders of what works at the same time."""
+        return sorted((self.host.folder / "state/together").glob("[!.]*"))
 
 
 @pytest.fixture(scope="module")
@@ -151,3 +159,98 @@ def test_what_was_given_back_cannot_be_started(pods: Pods) -> None:
         plugin.unprepare(*pods.host.server.claims.values())
     with pytest.raises(docker.errors.APIError, match="unresolvable CDI devices"):
         pods.start(names, "true")
+
+
+# What follows works on the GPU at the same time, by MPS.
+
+IPC = {"ipc_mode": "host"}
+
+
+def hold(pods: Pods, names: list[str], size_bytes: int) -> None:
+    """Start a container whose program has memory."""
+    holder = pods.start(names, *GPU_PROGRAM, "hold", str(size_bytes), **IPC)
+    wait_until(lambda: b"holding" in holder.logs() or b"Error" in holder.logs(), "the program's word")
+    assert b"holding" in holder.logs(), holder.logs()
+
+
+def daemons(group: Path) -> list[int]:
+    return [each.pid for each in server.processes(group / PIPES)]
+
+
+def clients(group: Path) -> int:
+    """How many programs are in the server."""
+    serving = json.loads((group / "keeper").read_text())["server"]
+    control = CHECKOUT / "lib/build/sim" / CONTROL
+    return len((server.ask(control, group / PIPES, f"get_client_list {serving}") or "").split()) if serving else 0
+
+
+def give_back(pods: Pods, name: str) -> str:
+    """The error of giving a claim back, or nothing."""
+    made = next(each for each in pods.host.server.claims.values() if each["metadata"]["name"] == name)
+    with pods.host.kubelet.plugin(DRIVER) as plugin:
+        return plugin.unprepare(made)[made["metadata"]["uid"]]
+
+
+def test_containers_of_one_claim_work_at_the_same_time_in_its_limits(pods: Pods) -> None:
+    device, _ = pods.host.devices()
+    names = pods.prepare(result(device, "4Gi", "50"), name="team", together=True)
+    (group,) = pods.groups()
+    other = pods.prepare(result(device, "2Gi"), name="other", together=True)
+    alone = pods.run(names, *GPU_PROGRAM, "fill", str(CHUNK), **IPC)["granted_bytes"]
+    for _ in range(2):
+        hold(pods, names, GIB)
+    wait_until(lambda: clients(group) == 2, "both in one server")
+    beside = pods.run(names, *GPU_PROGRAM, "fill", str(CHUNK), **IPC)
+    assert beside["result"] == OUT_OF_MEMORY and 0 < beside["granted_bytes"] <= alone - 2 * GIB
+    hold(pods, other, GIB)
+    (its_own,) = [each for each in pods.groups() if each != group]
+    wait_until(lambda: clients(its_own) == 1, "another claim's program in a server of its own")
+    assert clients(group) == 2 and not {*daemons(group)} & {*daemons(its_own)}
+    pods.remove()
+    assert [give_back(pods, name) for name in ("team", "other")] == ["", ""]
+    assert not pods.groups() and not daemons(group) and not daemons(its_own)
+
+
+def test_a_claim_in_whose_server_programs_are_is_given_back_once_they_have_ended(pods: Pods) -> None:
+    device, _ = pods.host.devices()
+    names = pods.prepare(result(device, "1Gi"), name="busy", together=True)
+    hold(pods, names, 100 * MIB)
+    (group,) = pods.groups()
+    assert "lab/busy: its MPS server has not ended: containers are in it still" in give_back(pods, "busy")
+    assert daemons(group) and list(pods.host.claims.glob("[!.]*")), "another claim could have its folder's inode"
+    pods.remove()
+    assert give_back(pods, "busy") == ""
+    assert not pods.groups() and not daemons(group) and not list(pods.host.claims.glob("[!.]*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "vgpurun: MPS needs the host's IPC namespace: add --ipc host .*Kubernetes: hostIPC: true"),
+        (
+            IPC | {"user": "1000"},
+            "would be user 1000's, and the MPS server of claim lab/share is for user root;.*Kubernetes: runAsUser: 0",
+        ),
+    ],
+    ids=["an IPC namespace of its own", "another user"],
+)
+def test_what_cannot_join_does_not_start(pods: Pods, options: dict[str, str], words: str) -> None:
+    device, _ = pods.host.devices()
+    names = pods.prepare(result(device, "1Gi"), name="share", together=True)
+    with pytest.raises(docker.errors.APIError, match=words):
+        pods.start(names, "true", **options)
+    (group,) = pods.groups()
+    assert not daemons(group)
+    assert give_back(pods, "share") == "" and not pods.groups()
+
+
+def test_a_container_that_starts_again_has_a_server_again(pods: Pods) -> None:
+    device, _ = pods.host.devices()
+    names = pods.prepare(result(device, "1Gi"), name="again", together=True)
+    container = pods.start(names, *GPU_PROGRAM, "info", **IPC)
+    assert container.wait(timeout=60)["StatusCode"] == 0
+    (group,) = pods.groups()
+    wait_until(lambda: not daemons(group), "the end of the server")
+    container.restart()
+    assert container.wait(timeout=60)["StatusCode"] == 0, container.logs()
+    assert container.logs().count(b'"devices"') == 2

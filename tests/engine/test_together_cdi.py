@@ -156,7 +156,7 @@ def test_containers_are_in_one_server_which_goes_with_the_last(cli: Cli, debian:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ((), "MPS needs the host's IPC namespace: add --ipc host (Compose: ipc: host)"),
+        ((), "MPS needs the host's IPC namespace: add --ipc host (Compose: ipc: host; Kubernetes: hostIPC: true)"),
         (("--ipc=private",), "add --ipc host"),
         (("--ipc=host", "--user=1000"), "the container's programs would be user 1000's, and the MPS server"),
     ],

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from api_server import ApiServer, devices_of
-from claim_maker import claim
+from claim_maker import claim, parameters
 from dra_kubelet import DraKubelet
 from support import LIBRARY
 
@@ -74,7 +74,8 @@ class PluginHost:
         """The names of the devices that are published."""
         return [each["name"] for found in list(self.server.slices.values()) for each in devices_of(found)]
 
-    def add(self, *results: dict[str, Any], name: str = "share") -> dict[str, Any]:
-        made = claim(*results, name=name)
+    def add(self, *results: dict[str, Any], name: str = "share", **parameters_of: Any) -> dict[str, Any]:
+        """`parameters_of` are what the claim has in its configuration."""
+        made = claim(*results, name=name, config=(parameters(**parameters_of),) if parameters_of else ())
         self.server.add_claim(made)
         return made

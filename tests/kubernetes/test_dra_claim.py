@@ -95,7 +95,9 @@ class TestParameters:
             ({"smPolicy": "soft"}, ("smPolicy", "soft", "hard, burst, off")),
             ({"priority": 1}, ("priority", "high, low")),
             ({"priority": ["low"]}, ("priority",)),
-            ({"memory": "2Gi"}, ("memory", "smPolicy and priority")),
+            ({"memory": "2Gi"}, ("memory", "smPolicy, priority and together")),
+            ({"together": "yes"}, ("together", "yes", "true or false")),
+            ({"together": True, "smPolicy": "burst"}, ("together", "lab/share", "smPolicy: hard")),
             ({"kind": "MigConfig"}, ("MigConfig", "GpuConfig")),
             ({"apiVersion": "gpu.vgpurun.io/v9"}, ("v9", "gpu.vgpurun.io/v1")),
         ],
@@ -109,6 +111,22 @@ class TestParameters:
         config = (parameters(requests=("a",), priority="low"),)
         with pytest.raises(ClaimError, match="different parameters"):
             quotas(claim(result(GPUS[0], request="a"), result(GPUS[0], request="b"), config=config))
+
+    def test_together_is_never_the_default(self) -> None:
+        assert not only(claim(result(GPUS[0]))).together
+        assert only(claim(result(GPUS[0], "2Gi", "30"), config=(parameters(together=True),))) == Quota(
+            2 * GIB, 30, together=True
+        )
+        of_class, of_claim = parameters("FromClass", together=True), parameters("FromClaim", together=False)
+        assert not only(claim(result(GPUS[0]), config=(of_class, of_claim))).together
+
+    @pytest.mark.parametrize(("compute", "requests"), [("50", ()), ("30", ("a",))], ids=["compute", "one request"])
+    def test_one_server_is_for_all_gpus_alike(self, compute: str, requests: tuple[str, ...]) -> None:
+        parts = result(GPUS[0], "1Gi", "30", request="a"), result(GPUS[1], "1Gi", compute, request="b")
+        with pytest.raises(ClaimError, match=r"lab/share has together, .*: give it to every request, and as much"):
+            quotas(claim(*parts, config=(parameters(requests=requests, together=True),)))
+        parts[1]["consumedCapacity"]["compute"] = "30"
+        assert len(quotas(claim(*parts, config=(parameters(together=True),)))) == 2
 
 
 class TestRefused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import shutil
 import signal
@@ -362,3 +363,36 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="no engine is told to run what others than root can change")
+def test_a_claim_that_works_at_the_same_time_has_pipes_and_a_hook_and_leaves_nothing(host: PluginHost) -> None:
+    with host.running(), host.kubelet.plugin(DRIVER) as plugin:
+        device, _ = host.devices()
+        made = host.add(result(device, "2Gi", "30"), together=True)
+        uid = made["metadata"]["uid"]
+        for _ in range(2):
+            assert not plugin.prepare(made)[uid].error
+        limits = read_limits(host.claims / uid / "etc/limits")
+        assert limits and limits[0][1].together
+        edits = json.loads((host.cdi / f"vgpurun.io-claim-{uid}.json").read_text())["containerEdits"]
+        (hook,) = edits["hooks"]
+        assert hook["args"][-4:-1] == ["-m", "vgpurun.kubernetes.dra.together", str(host.claims / uid)]
+        assert "CUDA_MPS_PIPE_DIRECTORY=/.vgpurun/mps" in edits["env"]
+        (pipes,) = (each["hostPath"] for each in edits["mounts"] if each["containerPath"] == "/.vgpurun/mps")
+        assert Path(pipes).is_dir() and Path(pipes).is_relative_to(host.folder / "state/together")
+        assert plugin.unprepare(made, made) == {uid: ""}
+        assert not Path(pipes).parent.exists() and list(host.cdi.iterdir()) == []
+
+
+def test_no_claim_works_at_the_same_time_where_the_plugin_runs_in_a_pod(
+    host: PluginHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine would run the hook on the node, where another program may have its path, or none."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    with host.running(), host.kubelet.plugin(DRIVER) as plugin:
+        device, _ = host.devices()
+        made = host.add(result(device), together=True)
+        error = plugin.prepare(made)[made["metadata"]["uid"]].error
+        assert "lab/share has together, which this node cannot give: engines run hooks on the node itself" in error
+        assert list(host.cdi.iterdir()) == [] and not list(host.claims.glob("[!.]*"))

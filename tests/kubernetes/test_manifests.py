@@ -350,3 +350,10 @@ class TestClaims:
         assert given
         assert all(each["opaque"]["driver"] == DRIVER for each in given)
         assert config_of(given, "gpu") != config_of([], "gpu")
+
+    def test_pods_that_work_at_the_same_time_are_as_the_hook_wants_them(self) -> None:
+        claim, job = documents(FOLDER / "pods" / "together.yaml")
+        config = [{"source": "FromClaim", **each} for each in claim["spec"]["devices"]["config"]]
+        assert config_of(config, "gpu").together
+        pod = job["spec"]["template"]["spec"]
+        assert pod["hostIPC"] and [each["securityContext"]["runAsUser"] for each in pod["containers"]] == [0]

@@ -19,6 +19,7 @@ from vgpurun.options import Mount
 # The containerEdits of a CDI specification: env, deviceNodes, mounts, hooks.
 Edits: TypeAlias = dict[str, Any]
 
+TOGETHER_HOOK = "vgpurun.cdi.together_hook"
 _BOUND = ("rbind", "rprivate", "nosuid", "nodev")
 
 
@@ -70,12 +71,14 @@ def limits_edits(quotas: Sequence[DeviceQuota], simulated_driver: Path | None = 
     return {"hooks": [limits_device.hook(simulated_driver)]}
 
 
-def together_edits(slice_folder: Path, pipes: str, simulated_driver: Path | None = None) -> Edits:
+def together_edits(
+    slice_folder: Path, pipes: str, simulated_driver: Path | None = None, module: str = TOGETHER_HOOK
+) -> Edits:
     """Return what has a container join a slice's MPS server: its folder of pipes, and the hook that starts it."""
     return {
         "env": variables({mps.ENV_PIPES: mps.CONTAINER_PIPES}),
         "mounts": [mount(pipes, mps.CONTAINER_PIPES, read_only=False)],
-        "hooks": [limits_device.hook(simulated_driver, "vgpurun.cdi.together_hook", str(slice_folder))],
+        "hooks": [limits_device.hook(simulated_driver, module, str(slice_folder))],
     }
 
 

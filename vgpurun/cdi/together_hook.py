@@ -9,6 +9,7 @@ import os
 import pwd
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,14 +30,23 @@ _ALL_USERS = ["0", "0", "4294967295"]  # of the host, as /proc has them
 
 
 def main() -> int:
-    """Have the container on standard input join; return the exit code."""
+    """Have the container on standard input join its slice; return the exit code."""
+    return run(lambda folder, _: store.find(folder.name))
+
+
+def run(find: Callable[[Path, bool], Slice]) -> int:
+    """Have the container on standard input join; return the exit code.
+
+    `find` returns what has the folder that the device names, given whether the driver is the simulated one.
+    """
     try:
         container = json.load(sys.stdin)
         config = config_of(container)
         folder, *simulated = map(Path, sys.argv[1:])
         if simulated:
             simulate(simulated[0], sources_of(config))
-        found = slice_in(folder)
+        use_state_around(folder)
+        found = find(folder, bool(simulated))
         check_container(int(container["pid"]))
         check_user(found, int(config["process"]["user"]["uid"]))
         become(user_of(found))
@@ -50,15 +60,11 @@ def main() -> int:
     return 0
 
 
-def slice_in(folder: Path) -> Slice:
-    """Return the slice with this folder, beside which is all state, whatever an engine's environment has of that.
-
-    Raises SliceError.
-    """
+def use_state_around(folder: Path) -> None:
+    """Use the state that this folder is a part of, whatever an engine's environment has of that."""
     os.environ.pop("VGPURUN_STATE_DIR", None)
     if (root := folder.parents[1]) != state.ROOT_FOLDER:
         os.environ["VGPURUN_STATE_DIR"] = str(root)
-    return store.find(folder.name)
 
 
 def check_container(pid: int) -> None:
@@ -67,10 +73,12 @@ def check_container(pid: int) -> None:
     if os.geteuid() or read_text(process / "uid_map").split() != _ALL_USERS:
         raise TogetherError(
             "containers of a rootless engine, or with users of their own, cannot work at the same time as others; use "
-            "a slice without --together"
+            "a slice without --together (Kubernetes: leave out hostUsers: false, or together)"
         )
     if not os.path.samestat((process / "ns/ipc").stat(), Path("/proc/self/ns/ipc").stat()):
-        raise TogetherError("MPS needs the host's IPC namespace: add --ipc host (Compose: ipc: host)")
+        raise TogetherError(
+            "MPS needs the host's IPC namespace: add --ipc host (Compose: ipc: host; Kubernetes: hostIPC: true)"
+        )
 
 
 def check_user(found: Slice, uid: int) -> None:
@@ -80,13 +88,13 @@ def check_user(found: Slice, uid: int) -> None:
         served = pwd.getpwnam(user).pw_uid
     except KeyError:
         raise TogetherError(
-            f"this host knows no user {user}, whose slice {found.name} is; as root: vgpurun slice update --users NAME "
+            f"this host knows no user {user}, whose {found.named} is; as root: vgpurun slice update --users NAME "
             f"{found.name}"
         ) from None
     if uid != served:
         raise TogetherError(
-            f"the container's programs would be user {uid}'s, and the MPS server of slice {found.name} is for user "
-            f'{user}; add --user {served} (Compose: user: "{served}")'
+            f"the container's programs would be user {uid}'s, and the MPS server of {found.named} is for user {user}; "
+            f'add --user {served} (Compose: user: "{served}"; Kubernetes: runAsUser: {served})'
         )
 
 
@@ -95,9 +103,7 @@ def join(found: Slice, pid: int) -> None:
     first = identify(pid)
     membership = membership_in(found, gpus.list_gpus())
     if not _has_mounted(Path(f"/proc/{pid}"), membership.group.pipes):
-        raise TogetherError(
-            f"the CDI device is not slice {found.name}'s as it is now; write it anew: vgpurun cdi generate"
-        )
+        raise TogetherError(f"the CDI device is not {found.named}'s as it is now; write it anew: vgpurun cdi generate")
     with membership.joined() as lock:
         if first and not os.fork():
             try:

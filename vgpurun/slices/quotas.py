@@ -13,6 +13,6 @@ def quotas_on(found: Slice, gpus: Sequence[Gpu]) -> tuple[DeviceQuota, ...]:
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     missing = [uuid for uuid, _ in found.quotas if uuid not in by_uuid]
     if missing:
-        way_out = "add --driver sim" if found.driver == "sim" else f"remove it: vgpurun slice rm {found.name}"
-        raise SliceError(f"slice {found.name} is on GPU {missing[0]}, which this host does not have; {way_out}")
+        way_out = "add --driver sim" if found.driver == "sim" else found.removal
+        raise SliceError(f"{found.named} is on GPU {missing[0]}, which this host does not have; {way_out}")
     return tuple(DeviceQuota(by_uuid[uuid], quota) for uuid, quota in found.quotas)

@@ -61,6 +61,16 @@ class Slice:
     removed_by: object = None  # the command that is about to, as in holders.py
 
     @property
+    def named(self) -> str:
+        """The slice, for people."""
+        return f"slice {self.name}"
+
+    @property
+    def removal(self) -> str:
+        """What removes it, for people."""
+        return f"remove it: vgpurun slice rm {self.name}"
+
+    @property
     def id(self) -> str:
         """Its identity among all holders of a GPU."""
         return f"slice:{self.folder}"

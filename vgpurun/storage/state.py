@@ -42,6 +42,7 @@ from vgpurun.util.times import boot_s
 CHANGING = "changing"
 _OF_ONE_USER = 0o600  # the mode of a usage file that one user's processes alone write
 CONTAINERS, SLICES = "containers", "slices"  # the folders in the root; local processes are among the first
+CLAIMS = "claims"  # likewise, of Kubernetes (kubernetes/dra/state.py)
 TOGETHER = "together"  # likewise, with the groups of slices made with --together
 ROOT_FOLDER = Path("/var/lib/vgpurun")
 _PATIENCE_S = 30.0

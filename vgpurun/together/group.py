@@ -57,7 +57,7 @@ class Group:
         try:
             return cls.of_slice(slice_folder, slice_folder.stat().st_ino)
         except OSError as error:
-            raise TogetherError(f"slice {slice_folder.name} cannot be looked at: {error.strerror}") from None
+            raise TogetherError(f"{_named(slice_folder)} cannot be looked at: {error.strerror}") from None
 
     @classmethod
     def of_slice(cls, slice_folder: Path, inode: int) -> "Group":
@@ -72,7 +72,7 @@ class Group:
     @property
     def named(self) -> str:
         """The group, for people."""
-        return f"slice {self.slice_folder.name}" if self.slice_folder else "what works on these GPUs by --together"
+        return _named(self.slice_folder) if self.slice_folder else "what works on these GPUs by --together"
 
     @property
     def folder(self) -> Path:
@@ -124,6 +124,13 @@ class Group:
                 raise TogetherError(f"cannot use {self.folder}: {error.strerror}") from None
         return self.pipes
 
+    def withdraw(self) -> None:
+        """Have the pipes go with their last member, though their slice is there. Raises TogetherError."""
+        try:
+            (self.folder / _SLICE).unlink(missing_ok=True)
+        except OSError as error:
+            raise TogetherError(f"cannot use {self.folder}: {error.strerror}") from None
+
     @contextmanager
     def joined(self) -> Iterator[int]:
         """Yield the open file by which this process is a member; a process that inherits it is one, too.
@@ -153,6 +160,11 @@ class Group:
                 return lock
             os.close(lock)
         raise TogetherError(f"{self.folder} is removed again and again; try again")
+
+
+def _named(folder: Path) -> str:
+    """Return what a folder is of, for people."""
+    return f"{'claim' if folder.parent.name == state.CLAIMS else 'slice'} {folder.name}"
 
 
 def record_in(folder: Path) -> dict[str, Any]:

@@ -68,7 +68,10 @@ def test_containers_that_no_server_could_serve_are_refused() -> None:
 
 def test_programs_of_another_user_are_refused_with_the_way_out() -> None:
     together_hook.check_user(TEAM, 0)
-    with pytest.raises(TogetherError, match=r"user 1000's.*slice team is for user root; add --user 0 \(Compose"):
+    with pytest.raises(
+        TogetherError,
+        match=r"user 1000's.*slice team is for user root; add --user 0 \(Compose.*; Kubernetes: runAsUser: 0\)",
+    ):
         together_hook.check_user(TEAM, 1000)
 
 
@@ -129,11 +132,9 @@ def test_what_stands_for_a_container_keeps_nothing_of_the_engine_s(tmp_path: Pat
 def test_where_the_state_is_the_device_says_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a mount of the container's, nor what an engine has in its environment."""
     monkeypatch.setenv("VGPURUN_STATE_DIR", "/elsewhere")
-    with pytest.raises(SliceError, match="there is no slice 'team'"):
-        together_hook.slice_in(tmp_path / "slices" / "team")
+    together_hook.use_state_around(tmp_path / "slices" / "team")
     assert os.environ["VGPURUN_STATE_DIR"] == str(tmp_path)
-    with pytest.raises(SliceError):
-        together_hook.slice_in(state.ROOT_FOLDER / "slices" / "no-such")
+    together_hook.use_state_around(state.ROOT_FOLDER / "claims" / "no-such")
     assert "VGPURUN_STATE_DIR" not in os.environ
 
 

@@ -13,6 +13,7 @@ from vgpurun.host.gpus import Gpu, usable
 from vgpurun.kubernetes.dra.config import GpuConfig, config_of
 from vgpurun.kubernetes.dra.model import COMPUTE, DRIVER, MEMORY, capacity_bytes, device_name
 from vgpurun.limits.model import DeviceQuota
+from vgpurun.limits.policies import SmPolicy
 from vgpurun.limits.quota import Quota, show_size
 
 _UID = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?", re.ASCII)
@@ -141,7 +142,22 @@ def quotas_of(allocation: Allocation, gpus: Sequence[Gpu]) -> tuple[DeviceQuota,
             raise ClaimError(f"{allocation.claim} has the device {result.device}, which this node does not have (now)")
     names = dict.fromkeys(result.device for result in allocation.results)
     chosen = sorted((by_name[name] for name in names), key=lambda gpu: gpu.place)
-    return tuple(DeviceQuota(gpu, _quota_on(allocation, gpu)) for gpu in chosen)
+    quotas = tuple(DeviceQuota(gpu, _quota_on(allocation, gpu)) for gpu in chosen)
+    _check_together(allocation.claim, [each.quota for each in quotas])
+    return quotas
+
+
+def _check_together(claim: ClaimName, quotas: Sequence[Quota]) -> None:
+    """Raise ClaimError for a claim whose containers one MPS server could not serve on all of its GPUs."""
+    if not any(each.together for each in quotas):
+        return
+    if len({(each.together, each.sm_percent) for each in quotas}) > 1:
+        raise ClaimError(
+            f"{claim} has together, by which one server is for all: give it to every request, and as much compute on "
+            "each of its GPUs"
+        )
+    if any(each.sm_policy is not SmPolicy.HARD for each in quotas):
+        raise ClaimError(f"{claim} has together, by which compute is always limited: give it smPolicy: hard")
 
 
 def _quota_on(allocation: Allocation, gpu: Gpu) -> Quota:
@@ -163,4 +179,4 @@ def _quota_on(allocation: Allocation, gpu: Gpu) -> Quota:
         )
     config = results[0].config
     limited = sm_percent if 0 < sm_percent < 100 else None
-    return Quota(memory_bytes, limited, config.sm_policy, config.priority)
+    return Quota(memory_bytes, limited, config.sm_policy, config.priority, together=config.together)

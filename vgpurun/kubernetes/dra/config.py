@@ -3,6 +3,8 @@
 opaque:
   driver: gpu.vgpurun.io
   parameters: {apiVersion: gpu.vgpurun.io/v1, kind: GpuConfig, smPolicy: burst, priority: low}
+
+With `together: true` all containers of the claim work at the same time (together.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +19,11 @@ KIND = "GpuConfig"
 
 
 class GpuConfig(NamedTuple):
-    """When a compute limit holds, and which container goes first."""
+    """When a compute limit holds, which container goes first, and whether all of a claim work at the same time."""
 
     sm_policy: SmPolicy = SmPolicy.HARD
     priority: Priority = Priority.HIGH
+    together: bool = False
 
 
 def config_of(entries: Sequence[Mapping[str, Any]], request: str) -> GpuConfig:
@@ -56,8 +59,10 @@ def _over(config: GpuConfig, parameters: Any) -> GpuConfig:
         config = config._replace(sm_policy=_one_of("smPolicy", given.pop("smPolicy"), SM_POLICIES))
     if "priority" in given:
         config = config._replace(priority=_one_of("priority", given.pop("priority"), PRIORITIES))
+    if "together" in given:
+        config = config._replace(together=_true_or_false("together", given.pop("together")))
     if given:
-        raise ClaimError(f"{KIND} has no '{next(iter(given))}'; it has smPolicy and priority")
+        raise ClaimError(f"{KIND} has no '{next(iter(given))}'; it has smPolicy, priority and together")
     return config
 
 
@@ -65,3 +70,9 @@ def _one_of(key: str, value: Any, values: Mapping[str, Any]) -> Any:
     if not isinstance(value, str) or value not in values:
         raise ClaimError(f"{KIND}: {key} '{value}' is not one of {', '.join(values)}")
     return values[value]
+
+
+def _true_or_false(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ClaimError(f"{KIND}: {key} '{value}' is not true or false")
+    return value

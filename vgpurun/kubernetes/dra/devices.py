@@ -16,6 +16,8 @@ from vgpurun.errors import DriverError
 from vgpurun.host import drivers, simulation
 from vgpurun.host.drivers import DriverPlan, EngineFacts
 from vgpurun.host.gpus import Gpu
+from vgpurun.kubernetes.dra import together
+from vgpurun.kubernetes.dra.claim import ClaimName
 from vgpurun.kubernetes.dra.model import device_name
 from vgpurun.limits.model import DeviceQuota
 from vgpurun.storage import tenants
@@ -33,13 +35,13 @@ class NodeDriver:
 
     def __init__(self, mode: str, simulated: Path | None = None, cdi_folders: Sequence[str] = FOLDERS) -> None:
         self._mode = mode
-        self._simulated = simulated
+        self.simulated = simulated
         self._cdi_folders = cdi_folders
 
     def plan(self, gpus: Sequence[Gpu]) -> tuple[DriverPlan, Edits]:
         """Return what containers with these GPUs need. Raises DriverError."""
-        if self._simulated:
-            planned = simulation.plan_container(self._simulated, gpus)
+        if self.simulated:
+            planned = simulation.plan_container(self.simulated, gpus)
             return planned, driver_edits(planned)
         if self._mode != "mount" and (edits := nvidia_edits(gpus, self._cdi_folders)):
             return DriverPlan("cdi"), edits
@@ -67,13 +69,20 @@ class ClaimDevices:
         """Return how containers of a claim get the driver. Raises DriverError."""
         return self._driver.plan([each.gpu for each in quotas])[0]
 
+    def check_together(self, claim: ClaimName, quotas: Sequence[DeviceQuota]) -> None:
+        """Raise ClaimError for a claim whose containers are to work at the same time, and cannot here."""
+        if any(each.quota.together for each in quotas):
+            together.check(claim, quotas, self._driver.simulated)
+
     def write(self, uid: str, quotas: Sequence[DeviceQuota], state_folder: Path, library: Path) -> None:
         """Write a claim's specification; `library` is libvgpu.so on the host.
 
-        Raises DriverError, StateError and OutputError.
+        Raises DriverError, StateError, TogetherError and OutputError.
         """
         tenants.make(state_folder)
         share = share_edits(Share(uid, tuple(quotas), state_folder), library)
+        if any(each.quota.together for each in quotas):
+            share = joined([share, together.edits(state_folder, self._driver.simulated)])
         edits = [self._driver.plan([each.gpu])[1] for each in quotas]
         common = _common(edits) if len(edits) > 1 else {}
         devices = [

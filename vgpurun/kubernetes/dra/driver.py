@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from vgpurun.errors import ClaimError, VgpurunError
 from vgpurun.host.gpus import Gpu
+from vgpurun.kubernetes.dra import together
 from vgpurun.kubernetes.dra.claim import ClaimName, quotas_of, read_claim
 from vgpurun.kubernetes.dra.devices import ClaimDevices, qualified_name
 from vgpurun.kubernetes.dra.state import Claims, Part, Prepared
@@ -99,6 +100,8 @@ class Driver:
             self._devices.remove(claim.uid)  # first: as long as there is a record, this is tried again
         except OSError as error:
             raise ClaimError(f"{self._devices.path(claim.uid)} cannot be removed: {error.strerror}") from None
+        if (prepared := self._claims.find(claim.uid)) and prepared.together:
+            together.withdraw(prepared)
         self._claims.remove(claim.uid)
         self._say(f"{claim.in_log()}: given back")
 
@@ -124,6 +127,7 @@ class Driver:
         for each in quotas:
             if reason := self._fault_of(each.gpu.uuid):
                 raise ClaimError(f"{claim} has GPU {each.gpu.number}, which cannot be used: {reason}")
+        self._devices.check_together(claim, quotas)
         files = shared_files(quotas, self._devices.driver_of(quotas))
         if not is_waited_for():
             raise ClaimError(f"{claim}: kubelet no longer waits for it")

@@ -47,6 +47,11 @@ class Prepared(NamedTuple):
     pods: tuple[str, ...]
     library: Path
 
+    @property
+    def together(self) -> bool:
+        """Whether its containers work on the GPUs at the same time, by MPS."""
+        return any(quota.together for _, quota in self.quotas)
+
     def age_s(self) -> float:
         """Return how long ago it was prepared, in seconds; 0 for a claim that is gone."""
         try:
@@ -59,7 +64,7 @@ class Claims:
     """The prepared claims under a root."""
 
     def __init__(self, root: Path) -> None:
-        self._folder = root / "claims"
+        self._folder = root / state.CLAIMS
         self._known = Unchanged("owner", _read, None)  # each claim that is added asks what all others hold
 
     def find(self, uid: str) -> Prepared | None:
