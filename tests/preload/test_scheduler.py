@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -154,6 +155,36 @@ def test_a_program_that_waits_for_its_host_pays_for_its_kernels_alone(measured: 
         return free > 40 and above > 0.97 * free and 25 - 2 * POINTS < below < 25 + POINTS
 
     assert_measured(measured, holds)
+
+
+def with_contexts_that_come(sandbox: Sandbox) -> float:
+    def program() -> None:
+        def come_and_go() -> None:
+            other = Driver()
+            while any(launching):
+                context = other.context_create()
+                time.sleep(5e-3)
+                other.context_destroy(context)
+
+        d = Driver()
+        d.start()
+        k, launching = d.kernel("spin_1ms"), [True]
+        d.launch(k)
+        d.synchronize()
+        thread = threading.Thread(target=come_and_go)
+        thread.start()
+        print(100 * flat_out(d, k, 1e-3, 4))
+        launching.clear()
+        thread.join()
+        d.synchronize()
+
+    return each_alone(sandbox, {"": (sys.executable, "-c", text_of(program))}, CUDA_DEVICE_SM_LIMIT="5")[""]
+
+
+@pytest.mark.real_time(measure=with_contexts_that_come)
+def test_contexts_that_come_while_it_is_off_change_no_share(measured: Callable[[], float]) -> None:
+    """The driver counts how often it took a channel off."""
+    assert_measured(measured, lambda share: abs(share - 5) < POINTS / 2)
 
 
 # ---- one program under a limits file, and what it is in the middle of

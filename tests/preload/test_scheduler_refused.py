@@ -386,18 +386,21 @@ def test_what_is_off_when_its_descriptor_goes_is_put_back_when_that_is_there_aga
     assert_goes_on_held(sandbox, program)
 
 
-def test_what_is_off_when_there_are_too_many_contexts_is_put_back(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("places", [0, 2], ids=["behind it", "in others' places"])
+def test_what_is_off_when_there_are_too_many_contexts_is_put_back(sandbox: Sandbox, places: int) -> None:
+    """The library notes what comes in the places of what went."""
     (sandbox.folder / "sim.yaml").write_text(SMALL_CONTEXTS)
 
     def program() -> None:
         d = Driver()
         d.init()
-        made = contexts(d, MOST_CONTEXTS)
-        d.set_current(made[0])
+        for context in (made := contexts(d, MOST_CONTEXTS + places))[:places]:
+            d.context_destroy(context)
+        d.set_current(made[-1])
         d.launch(d.kernel("spin_1s"))
         time.sleep(1)
-        contexts(d, 1)
-        d.set_current(made[0])
+        contexts(d, places + 1)
+        d.set_current(made[-1])
         d.synchronize()
 
     assert_goes_on_held(sandbox, program)

@@ -14,6 +14,7 @@ enum kind { NOTHING, DEVICE, SUBDEVICE, GROUP, CHANNEL };
 
 struct object {
   enum kind kind;
+  bool is_off; /* by us, and once: the driver counts */
   int file;
   dev_t file_device;
   ino_t file_inode;
@@ -74,7 +75,7 @@ static void note_made(int file, uint32_t client, uint32_t parent, uint32_t handl
   struct stat status;
   if (kind == NOTHING || !libc_file_status(file, &status))
     return;
-  const struct object object = {kind, file, status.st_dev, status.st_ino, client, parent, handle};
+  const struct object object = {kind, false, file, status.st_dev, status.st_ino, client, parent, handle};
   claim_take(&lock);
   if (kind != CHANNEL || find(GROUP, client, parent) != NULL)
     add(&object);
@@ -139,15 +140,23 @@ static void list(struct channels *gpu, uint32_t handles[], uint32_t *count, uint
     gpu->is_in_reach = false;
 }
 
+static bool is_group_of(const struct object *object, const struct channels *gpu) {
+  return object->kind == GROUP && object->client == gpu->client.handle && object->parent == gpu->device;
+}
+
+static bool is_channel_of(const struct object *object, const struct channels *gpu) {
+  if (object->kind != CHANNEL || object->client != gpu->client.handle)
+    return false;
+  const struct object *group = find(GROUP, object->client, object->parent);
+  return group != NULL && is_group_of(group, gpu);
+}
+
 static void add_channels(struct channels *gpu) {
   for (uint32_t i = 0; i < object_count; i++) {
     const struct object *object = &objects[i];
-    if (object->client != gpu->client.handle)
-      continue;
-    if (object->kind == GROUP && object->parent == gpu->device)
+    if (is_group_of(object, gpu))
       list(gpu, gpu->groups, &gpu->group_count, CHANNELS_MOST_GROUPS, object->handle);
-    const struct object *group = object->kind == CHANNEL ? find(GROUP, object->client, object->parent) : NULL;
-    if (group != NULL && group->parent == gpu->device)
+    else if (is_channel_of(object, gpu))
       list(gpu, gpu->channels, &gpu->channel_count, CHANNELS_MOST_CHANNELS, object->handle);
   }
 }
@@ -207,21 +216,41 @@ struct gid_info {
   uint8_t data[CHANNELS_UUID_BYTES];
 };
 
-static uint32_t part(const struct channels *gpu, uint32_t first) {
-  return (uint32_t)min(gpu->channel_count - first, RM_MOST_CHANNELS);
+/* Lists what is to be switched of the next channels. */
+static void list_next(const struct channels *gpu, uint32_t *next, struct disable_channels *call) {
+  claim_take(&lock);
+  for (; *next < object_count && call->count < RM_MOST_CHANNELS; ++*next) {
+    const struct object *object = &objects[*next];
+    if (!is_channel_of(object, gpu) || object->is_off == call->disable)
+      continue;
+    call->clients[call->count] = object->client;
+    call->channels[call->count++] = object->handle;
+  }
+  claim_release(&lock);
+}
+
+static void note_switched(const struct disable_channels *call) {
+  claim_take(&lock);
+  for (uint32_t i = 0; i < call->count; i++) {
+    struct object *object = find(CHANNEL, call->clients[i], call->channels[i]);
+    if (object != NULL)
+      object->is_off = call->disable;
+  }
+  claim_release(&lock);
 }
 
 uint32_t channels_switch(const struct channels *gpu, bool off) {
-  uint32_t status = RM_OK;
-  for (uint32_t first = 0; first < gpu->channel_count && status == RM_OK; first += RM_MOST_CHANNELS) {
-    struct disable_channels call = {.disable = off, .count = part(gpu, first)};
-    for (uint32_t i = 0; i < call.count; i++) {
-      call.clients[i] = gpu->client.handle;
-      call.channels[i] = gpu->channels[first + i];
-    }
-    status = rm_control(gpu->client, gpu->subdevice, DISABLE_CHANNELS, &call, sizeof call);
+  uint32_t next = 0;
+  for (;;) {
+    struct disable_channels call = {.disable = off};
+    list_next(gpu, &next, &call);
+    if (call.count == 0)
+      return RM_OK;
+    uint32_t status = rm_control(gpu->client, gpu->subdevice, DISABLE_CHANNELS, &call, sizeof call);
+    if (status != RM_OK)
+      return status;
+    note_switched(&call);
   }
-  return status;
 }
 
 uint32_t channels_set_slice(const struct channels *gpu, uint64_t slice_us) {
@@ -238,7 +267,8 @@ uint32_t channels_slice_us(const struct channels *gpu, uint64_t *slice_us) {
 uint32_t channels_ask_busy(const struct channels *gpu) {
   uint32_t status = RM_OK;
   for (uint32_t first = 0; first < gpu->channel_count && status == RM_OK; first += RM_MOST_CHANNELS)
-    status = rm_ask_idle(gpu->client, gpu->device, &gpu->channels[first], part(gpu, first));
+    status = rm_ask_idle(gpu->client, gpu->device, &gpu->channels[first],
+                         (uint32_t)min(gpu->channel_count - first, RM_MOST_CHANNELS));
   return status;
 }
 

@@ -34,7 +34,9 @@ uint32_t channels_generation(void);
 /* Call in a forked child, which has none of them. */
 void channels_forget(void);
 
-/* Takes the channels off the GPU, in the middle of a kernel, or puts them back. Returns when none runs any more. */
+/* Takes the channels off the GPU, in the middle of a kernel, or puts them back. Returns when none runs any more. The
+ * driver counts how often each was taken off, and who else has (root's guard) puts back its own: so one that is off by
+ * us is left as it is, and so is one that is not. */
 uint32_t channels_switch(const struct channels *gpu, bool off);
 
 /* Sets for how long each group has the GPU at a time while others want it too. */
