@@ -96,8 +96,11 @@ bool group_is_busy(struct schedule *schedule, unsigned row) {
   return atomic_load(&group_at(row)->spinning) || (entry && entry->passed < entry->queued);
 }
 
-/* The bits of its channels that are off, which are in the entry of the group with the queue; NULL: it has none. */
-static uint8_t *off_bits(struct schedule *schedule, unsigned row, bool make) {
+#define COUNT_BITS 8
+_Static_assert(64 / COUNT_BITS == STATE_GROUP_CHANNELS, "a count for each channel");
+
+/* How often its channels are off, which is in the entry of the group with the queue; NULL: it has none. */
+static uint64_t *counts_of(struct schedule *schedule, unsigned row, bool make) {
   bool computes = row < STATE_MAX_QUEUES;
   unsigned of = computes ? row + 1 : atomic_load(&group_at(row)->copies_of);
   struct schedule_group *entry = of == 0 ? NULL
@@ -106,35 +109,45 @@ static uint8_t *off_bits(struct schedule *schedule, unsigned row, bool make) {
   return entry == NULL ? NULL : computes ? &entry->off : &entry->copies_off;
 }
 
-static void turn_one(struct schedule *schedule, unsigned row, unsigned channels, bool off) {
-  uint8_t *bits = off_bits(schedule, row, off);
-  if (!bits)
-    return;
-  *bits = (uint8_t)(off ? *bits | channels : *bits & ~channels);
-  if (off && row < STATE_MAX_QUEUES && group_is_busy(schedule, row)) /* an idle one stays where it is */
+/* One more, or one less, unless there are as many, or as few, as can be. */
+static uint64_t counted(uint64_t counts, unsigned place, bool off) {
+  uint64_t one = 1ULL << COUNT_BITS * place, most = UINT8_MAX * one;
+  return (counts & most) == (off ? most : 0) ? counts : off ? counts + one : counts - one;
+}
+
+static void leave_device(struct schedule *schedule, unsigned row) {
+  if (group_is_busy(schedule, row)) /* an idle one stays where it is */
     schedule_unload(schedule, row);
 }
 
-/* What stops one client of an MPS server on a device stops all of them there. */
 void group_turn(struct schedule *schedule, unsigned row, unsigned channels, bool off) {
-  turn_one(schedule, row, channels, off);
+  uint64_t *counts = counts_of(schedule, row, off);
+  for (unsigned place = 0; counts && place < STATE_GROUP_CHANNELS; place++)
+    if (channels & 1U << place)
+      *counts = counted(*counts, place, off);
+  if (!off || row >= STATE_MAX_QUEUES)
+    return;
+  leave_device(schedule, row);
   for (unsigned other = next_of_server(row, NONE); other < STATE_MAX_QUEUES; other = next_of_server(row, other))
     if (are_on_one_device(row, other))
-      turn_one(schedule, other, channels, off);
+      leave_device(schedule, other);
 }
 
-struct turn {
-  unsigned row, channels;
+struct freed {
+  unsigned row;
+  uint64_t counts;
 };
 
-static void turn_on(struct schedule *schedule, void *argument) {
-  const struct turn *turn = argument;
-  group_turn(schedule, turn->row, turn->channels, false);
+static void forget(struct schedule *schedule, void *argument) {
+  const struct freed *freed = argument;
+  uint64_t *counts = counts_of(schedule, freed->row, false);
+  if (counts)
+    *counts &= ~freed->counts;
 }
 
-static void forget_off(unsigned row, unsigned channels) {
-  struct turn turn = {row, channels};
-  timeline_do(turn_on, &turn);
+static void forget_off(unsigned row, uint64_t counts) {
+  struct freed freed = {row, counts};
+  timeline_do(forget, &freed);
 }
 
 /* ---- channels ---------------------------------------------------------------------------------------------------- */
@@ -161,7 +174,7 @@ bool group_remove_channel(unsigned row, uint32_t handle) {
   if (place == STATE_GROUP_CHANNELS)
     return false;
   atomic_store(&group_at(row)->channels[place], 0);
-  forget_off(row, 1U << place);
+  forget_off(row, (uint64_t)UINT8_MAX << COUNT_BITS * place);
   return true;
 }
 
@@ -180,7 +193,7 @@ void group_delete(unsigned row) {
     groups_visit(owner, leave_without_copies, &row);
     timeline_drop(row);
   } else {
-    forget_off(row, UINT8_MAX);
+    forget_off(row, UINT64_MAX);
   }
   atomic_store(&group_at(row)->owner, 0);
 }

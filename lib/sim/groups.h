@@ -1,6 +1,6 @@
 /*
  * Channel groups: what a context queues its work in, and what a device runs one after the other (timeline.h). A group
- * that has a channel that is off does not run.
+ * that has a channel that is off does not run. How often each was taken off is counted: so often it has to be put back.
  */
 #ifndef SIM_GROUPS_H
 #define SIM_GROUPS_H

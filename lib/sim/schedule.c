@@ -166,13 +166,29 @@ static uint64_t begins_at(const struct schedule *schedule, const struct schedule
   return piece->after_ns ? end_of(schedule, after) + piece->after_ns : 0;
 }
 
+static bool are_one(unsigned row, unsigned other) {
+  uint64_t leader = atomic_load(&group_at(row)->leader);
+  return row == other || (leader && atomic_load(&group_at(other)->leader) == leader);
+}
+
+/* What stops one client of an MPS server on a device stops all of them there. */
+static bool is_off(const struct schedule *schedule, const struct schedule_group *group) {
+  unsigned place = schedule->first[group->device_row], end = schedule->first[group->device_row + 1U];
+  if (group->off || !atomic_load(&group_at(group->row)->leader))
+    return group->off != 0;
+  while (place < end && !(schedule->groups[place].off && are_one(group->row, schedule->groups[place].row)))
+    place++;
+  return place < end;
+}
+
 static bool can_run(const struct schedule *schedule, const struct schedule_group *group) {
-  return is_waiting(group) && !group->off && begins_at(schedule, group, first_of(group)) <= schedule->now_ns;
+  return is_waiting(group) && !is_off(schedule, group) &&
+         begins_at(schedule, group, first_of(group)) <= schedule->now_ns;
 }
 
 /* The number of the copy that a group's copy engine works at while the group is off; 0: none. */
-static uint64_t find_copy(struct schedule_group *group) {
-  if (!group->off || group->copies_off)
+static uint64_t find_copy(const struct schedule *schedule, struct schedule_group *group) {
+  if (!is_off(schedule, group) || group->copies_off)
     return 0;
   uint64_t number = max_u64(group->copied, group->passed) + 1;
   while (number <= group->queued && !piece_at(group->row, number)->is_copy)
@@ -217,11 +233,6 @@ void schedule_queue(struct schedule *schedule, unsigned row, uint64_t number) {
 }
 
 /* ---- what runs --------------------------------------------------------------------------------------------------- */
-
-static bool are_one(unsigned row, unsigned other) {
-  uint64_t leader = atomic_load(&group_at(row)->leader);
-  return row == other || (leader && atomic_load(&group_at(other)->leader) == leader);
-}
 
 /* The groups of an MPS server's clients are one on a card: those of them that can run divide the slice. */
 static uint64_t slice_of(const struct schedule *schedule, const struct schedule_group *group) {
@@ -270,7 +281,7 @@ static uint64_t time_to_next(struct schedule *schedule, unsigned device_row, con
     waiting++;
     if (group == current)
       continue;
-    uint64_t copy = find_copy(group);
+    uint64_t copy = find_copy(schedule, group);
     uint64_t begins_ns = begins_at(schedule, group, copy ? piece_at(group->row, copy) : first_of(group));
     if (begins_ns > now_ns && begins_ns != NEVER)
       least_ns = min_u64(least_ns, begins_ns - now_ns);
@@ -342,7 +353,7 @@ static void run(struct schedule *schedule, struct schedule_group *group, uint64_
 }
 
 static void run_copy(struct schedule *schedule, struct schedule_group *group, uint64_t span_ns) {
-  uint64_t number = find_copy(group), end_ns = schedule->now_ns + span_ns;
+  uint64_t number = find_copy(schedule, group), end_ns = schedule->now_ns + span_ns;
   if (!number || begins_at(schedule, group, piece_at(group->row, number)) > schedule->now_ns)
     return;
   uint64_t *left_ns = copy_left(group, number);
@@ -369,7 +380,7 @@ bool schedule_advance(struct schedule *schedule, uint64_t now_ns) {
     }
     for (unsigned row = 0; row < SIM_MAX_DEVICES && schedule->first[row] < schedule->group_count; row++) {
       for (unsigned place = schedule->first[row]; place < schedule->first[row + 1]; place++)
-        if (schedule->groups[place].off && is_waiting(&schedule->groups[place]))
+        if (is_waiting(&schedule->groups[place]))
           run_copy(schedule, &schedule->groups[place], span_ns);
       if (current[row])
         run(schedule, current[row], span_ns);

@@ -8,7 +8,7 @@
 
 #include "state_file.h"
 
-#define STATE_MAGIC 0x3630304d49535056ULL /* changes with the layout */
+#define STATE_MAGIC 0x3730304d49535056ULL /* changes with the layout */
 
 static int state_fd = -1;
 static struct state *state;

@@ -48,7 +48,7 @@ struct schedule_group {
   uint64_t owner;
   uint32_t row;
   uint16_t device_row;
-  uint8_t off, copies_off; /* a bit for each channel: of the group, and of its copy engine's */
+  uint64_t off, copies_off; /* how often each channel is, a byte for each: of the group, and of its copy engine's */
   uint64_t queued, passed;
   uint64_t queued_ns, done_ns;    /* the work of all that were put in, and how much of it is done */
   uint64_t left_ns;               /* for the first piece that has not ended */

@@ -12,13 +12,14 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from simulated import MIB, Machine, driver, queue, run_a_kernel
 
 from cuda_driver import STREAM_NON_BLOCKING, byref
+from support import short_folder
 
 GROUP, CHANNEL, SUBDEVICE = 0xA06C, 0xC86F, 0x2080
 SET_TIMESLICE, GET_TIMESLICE, PREEMPT = 0xA06C0103, 0xA06C0104, 0xA06C0105
@@ -55,6 +56,11 @@ def switch(off: bool, handles: list[int], device: int = 0) -> int:
     library, array = channels(), (ctypes.c_uint32 * 64)(*handles)
     fd, client = library.channels_device(), ctypes.c_uint32(library.channels_client())
     return library.channels_switch(fd, client, listed(SUBDEVICE)[device], off, array, len(handles))
+
+
+def free_channel(handle: int) -> None:
+    client = ctypes.c_uint32(channels().channels_client()).value
+    assert call(0x29, bytearray(struct.pack("=4I", client, 0, handle, 0)), 12) == 0
 
 
 def busy(handles: list[int], behaviour: int = FORCE_BUSY_CHECK, timeout_us: int = 200) -> int:
@@ -172,6 +178,56 @@ def test_off_and_on_in_the_middle_of_a_kernel(watched: Machine) -> None:
         elapsed_ms = driver.event_elapsed_ms(start, end)
         assert 200 + least_s * 1000 - 0.001 <= elapsed_ms <= 200.2 + most_s * 1000, (least_s, most_s, elapsed_ms)
         assert least_s > 0.05
+
+    watched.python(program)
+
+
+def test_the_driver_counts_how_often_a_channel_was_taken_off(watched: Machine) -> None:
+    def program() -> None:
+        def runs() -> bool:
+            time.sleep(0.05)
+            return driver.stream_is_done()
+
+        own, kernel = listed(CHANNEL), driver.kernel("spin_1ms")
+        for channels_off in (own, own[3:], own[3:4]):
+            assert switch(True, channels_off) == 0
+        driver.launch(kernel)
+        for channels_on in (own, own):
+            assert not runs()
+            assert switch(False, channels_on) == 0
+        assert not runs(), "a channel is off, once"
+        assert switch(False, own[3:4]) == 0
+        driver.synchronize()
+        for _ in range(3):
+            assert switch(False, own) == 0
+        assert switch(True, own) == 0
+        driver.launch(kernel)
+        assert not runs(), "it has been on no more than on"
+        assert switch(False, own) == 0
+        driver.synchronize()
+
+    watched.python(program)
+
+
+def test_what_is_freed_is_off_no_more_however_often_it_was_taken_off(watched: Machine) -> None:
+    def program() -> None:
+        first = driver.context_create()
+        own = listed(CHANNEL)[8:]
+        for _ in range(3):
+            assert switch(True, own) == 0
+        free_channel(own[0])
+        driver.launch(driver.kernel("spin_1ms"))
+        for _ in range(3):
+            time.sleep(0.05)
+            assert not driver.stream_is_done(), "others are off"
+            assert switch(False, own[1:]) == 0
+        driver.synchronize()
+        for _ in range(3):
+            assert switch(True, own[1:]) == 0
+        driver.context_destroy(first)
+        driver.context_create()
+        driver.launch(driver.kernel("spin_1ms"))
+        driver.synchronize()
 
     watched.python(program)
 
@@ -413,6 +469,56 @@ def test_kill_while_off(watched: Machine) -> None:
         run_a_kernel()
 
     assert watched.python(program) == "ran"
+
+
+@pytest.fixture
+def served(watched: Machine, simulated_driver: Path) -> Iterator[Machine]:
+    """A machine whose programs are clients of an MPS server."""
+    control = simulated_driver / "nvidia-cuda-mps-control"
+    with short_folder("pipes") as pipes:
+        watched.environment["CUDA_MPS_PIPE_DIRECTORY"] = str(pipes)
+        daemon = subprocess.Popen([control, "-f"], env=watched.environment)
+        while not (pipes / "control").exists():
+            time.sleep(0.01)
+        yield watched
+        subprocess.run([control], env=watched.environment, input="quit\n", text=True, check=True)
+        daemon.wait()
+
+
+def test_clients_of_one_server_are_off_while_one_of_them_is(served: Machine) -> None:
+    """Each client's channels are counted for themselves, and go with it."""
+
+    def program() -> None:
+        kernel, own = driver.kernel("spin_1ms"), listed(CHANNEL)
+        print("ready")
+        for line in sys.stdin:
+            if line == "launch\n":
+                driver.launch(kernel)
+            if line in ("off\n", "on\n"):
+                assert switch(line == "off\n", own) == 0
+            time.sleep(0.05)
+            print(driver.stream_is_done())
+
+    def told(client: subprocess.Popen[str], line: str) -> str:
+        assert client.stdin
+        assert client.stdout
+        client.stdin.write(line)
+        client.stdin.flush()
+        return client.stdout.readline().strip()
+
+    clients = [served.start_python(program) for _ in range(3)]
+    assert [told(each, "") for each in clients] == ["ready"] * 3
+    one, other, third = clients
+    for each in (one, other, other):
+        assert told(each, "off\n") == "True"
+    assert told(third, "launch\n") == "False"
+    assert told(one, "on\n") == "True"
+    assert told(other, "on\n") == "True"
+    assert told(third, "is it done?\n") == "False", "the other one is off, once"
+    other.kill()
+    other.wait()
+    while told(third, "is it done?\n") != "True":
+        pass
 
 
 def test_spins_of_a_group_that_is_off_wait(watched: Machine) -> None:
