@@ -377,7 +377,7 @@ def test_a_claim_that_works_at_the_same_time_has_pipes_and_a_hook_and_leaves_not
         assert limits and limits[0][1].together
         edits = json.loads((host.cdi / f"vgpurun.io-claim-{uid}.json").read_text())["containerEdits"]
         (hook,) = edits["hooks"]
-        assert hook["args"][-4:-1] == ["-m", "vgpurun.kubernetes.dra.together", str(host.claims / uid)]
+        assert hook["args"][-3:-1] == ["vgpurun.kubernetes.dra.together", str(host.claims / uid)]
         assert "CUDA_MPS_PIPE_DIRECTORY=/.vgpurun/mps" in edits["env"]
         (pipes,) = (each["hostPath"] for each in edits["mounts"] if each["containerPath"] == "/.vgpurun/mps")
         assert Path(pipes).is_dir() and Path(pipes).is_relative_to(host.folder / "state/together")

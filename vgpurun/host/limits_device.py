@@ -16,6 +16,7 @@ from typing import Any
 import vgpurun
 from vgpurun.errors import EnforceError
 from vgpurun.host.drivers import LIMITS_KIND, EngineFacts
+from vgpurun.util import own_module
 from vgpurun.util.atomic_file import atomic_file
 
 LIMITS_HOOK = "vgpurun.cdi.hook"
@@ -32,11 +33,11 @@ def hook(simulated_driver: Path | None, module: str = LIMITS_HOOK, *arguments: s
 
     `simulated_driver` is the folder of one to use instead of NVML.
     """
-    python = os.path.abspath(sys.executable)  # noqa: PTH100 - resolved it would leave its virtual environment
+    args = own_module.command(module, *arguments, *([str(simulated_driver)] if simulated_driver else []))
     return {
         "hookName": "createRuntime",
-        "path": python,
-        "args": [python, "-I", "-m", module, *arguments, *([str(simulated_driver)] if simulated_driver else [])],
+        "path": args[0],
+        "args": args,
         "timeout": _MOST_S,
     }
 

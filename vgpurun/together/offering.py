@@ -9,6 +9,7 @@ from pathlib import Path
 
 from vgpurun.errors import TogetherError
 from vgpurun.together.group import Group
+from vgpurun.util import own_module
 from vgpurun.util.users import become
 
 _PATIENCE_S = 60.0
@@ -18,7 +19,7 @@ def offered(slice_folder: Path, user: str) -> str:
     """Return the folder of pipes of a user's group, which stays as long as the slice. Raises TogetherError."""
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-m", __name__, str(slice_folder), user],
+            own_module.command(__name__, str(slice_folder), user),
             capture_output=True, text=True, timeout=_PATIENCE_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:

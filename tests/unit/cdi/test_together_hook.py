@@ -49,7 +49,7 @@ def test_a_device_has_the_pipes_and_the_hook_that_starts_their_server() -> None:
     edits = together_edits(Path("/slices/team"), "/together/1a/pipe")
     (hook,) = edits.pop("hooks")
     assert hook["hookName"] == "createRuntime" and hook["timeout"] > 0, "no engine waits for it without end"
-    assert hook["args"][-3:] == ["-m", "vgpurun.cdi.together_hook", "/slices/team"]
+    assert hook["args"][-2:] == ["vgpurun.cdi.together_hook", "/slices/team"]
     assert edits["env"] == ["CUDA_MPS_PIPE_DIRECTORY=/.vgpurun/mps"]
     (mount,) = edits["mounts"]
     assert (mount["hostPath"], mount["containerPath"]) == ("/together/1a/pipe", "/.vgpurun/mps")

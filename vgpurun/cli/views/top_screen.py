@@ -28,6 +28,7 @@ from vgpurun.host.gpus import Survey
 from vgpurun.inventory import usage
 from vgpurun.inventory.reservations import all_holders
 from vgpurun.inventory.usage import Report
+from vgpurun.util import own_module
 from vgpurun.util.printable import printable
 
 _PIPE_WIDTH = 100  # columns, where there is no terminal to ask
@@ -120,7 +121,7 @@ class Watch:
             return
         output = tempfile.TemporaryFile()  # noqa: SIM115  # closed by _end_action
         process = subprocess.Popen(
-            [sys.executable, "-m", "vgpurun", *action.arguments],
+            own_module.command("vgpurun", *action.arguments),
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             env=os.environ | {"VGPURUN_DRIVER": self._driver},
         )  # fmt: skip
