@@ -390,6 +390,8 @@ class ProcessChannels:
         upwards, and begins anew after a million: only then a greater number than a new client's may be one.
         """
         unknown, found = set(self._files), set[int]()
+        if not unknown:
+            return
         newest = self._driver.newest_client()
         likely = _numbers(self.process.pid, _FIRST_CLIENT, newest)
         greater = _numbers(self.process.pid, min(newest + 1, _LAST_CLIENT), _LAST_CLIENT)
