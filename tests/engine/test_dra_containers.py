@@ -161,7 +161,7 @@ def test_what_was_given_back_cannot_be_started(pods: Pods) -> None:
         pods.start(names, "true")
 
 
-# What follows works on the GPU at the same time, by MPS.
+# All that follows works on the GPU at the same time, by MPS.
 
 IPC = {"ipc_mode": "host"}
 

@@ -90,7 +90,7 @@ def test_a_pause_stops_it_as_long_as_there_is_a_guard(own_gpu: Cli, debian: str)
 
 
 def test_a_program_that_launches_on_and_on_is_paused_and_goes_on(own_gpu: Cli, debian: str) -> None:
-    """It has no limit of compute, and is found to need one by its next launch, while the guard has taken it off."""
+    """Without a limit of compute it is found to need one by its next launch, while the guard has taken it off."""
     start(own_gpu, debian, ("--mem", "1g"), "/programs/gpu.py", "spin", "spin_2ms", "3600")
     wait_until(lambda: busy_percent(own_gpu) > 50, "work")
     for _ in range(3):

@@ -347,7 +347,7 @@ def test_the_driver_is_asked_for_a_few_wrong_clients_at_most(machine: Machine) -
 
 
 def test_the_driver_is_asked_for_no_client_that_it_cannot_have_made_yet(machine: Machine) -> None:
-    """Of two files one has such a number, as random ones in a program's memory are."""
+    """The second file has such a number, as random ones in a program's memory are."""
     table = Files((CLIENT, DEVICE), (FIRST, OF_DEVICE), (FIRST, 0xC86F), newest=CLIENT)
     channels = ProcessChannels(with_files(machine, 2), table)
     assert channels.find() == 1 and table.asked == {CLIENT}

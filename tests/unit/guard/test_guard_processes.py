@@ -50,7 +50,7 @@ def test_a_pending_kill_lets_go(make_cgroup: Callable[[str], Cgroup]) -> None:
 def test_what_an_engine_leaves_of_a_container_is_removed(
     make_cgroup: Callable[[str], Cgroup], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gives up removing the cgroup while processes end in it, which would be frozen when the container starts."""
+    """An engine gives up removing the cgroup while processes end in it; a container would start frozen there."""
     monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path))
     cgroup, said = make_cgroup(ID), list[str]()
     state = State(said.append)

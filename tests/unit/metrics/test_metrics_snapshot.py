@@ -291,7 +291,7 @@ def test_hostile_files(world: World, tmp_path: Path) -> None:
 
 
 def test_no_figure_of_a_container_is_impossible(world: World) -> None:
-    """It writes its file itself."""
+    """Such a program writes its file itself."""
     forged = abi.Usage(magic=abi.USAGE_MAGIC, abi_version=abi.ABI_VERSION, slots_used=1)
     for part in (forged.devices[0], forged.processes[0].devices[0]):
         for name, kind in (each[:2] for each in part._fields_):

@@ -1,4 +1,4 @@
-"""What `vgpurun advise` makes of profiles, and which it refuses."""
+"""The advice that `vgpurun advise` makes of profiles, and the profiles that it refuses."""
 
 from __future__ import annotations
 
