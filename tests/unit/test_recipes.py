@@ -93,7 +93,7 @@ def test_every_variable_of_the_library_is_set_by_a_test() -> None:
     assert {name for name, value in variables.items() if not named & {value, name, f"VGPU_{name}"}} == set()
 
 
-# Of the process, and a function of its module.
+# Handles of the process, and functions, which are their module's.
 OUTLIVES_CONTEXTS = {
     "CONTEXT", "GREEN_CONTEXT", "LIBRARY", "KERNEL", "FUNCTION", "GRAPH", "GRAPH_NODE", "GRAPH_EXEC", "POOL",
     "PHYSICAL_MEMORY", "MULTICAST",

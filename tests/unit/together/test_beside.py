@@ -17,7 +17,7 @@ MS = 1_000_000
 
 
 class Records:
-    """Those of two GPUs, of which the second one is not the group's."""
+    """Records of two GPUs, of which the second one is not the group's."""
 
     uuids = ("GPU-1", "GPU-2")
 

@@ -20,7 +20,7 @@ ONE, OTHER = ProcessIdentity(1, 1, "boot"), ProcessIdentity(2, 1, "boot")
 
 
 class Channels:
-    """Those of a process, which note when they were switched.
+    """Channels of a process, which note when they were switched.
 
     `missing` has the processes that have none, and `freed` those that have none any more.
     """

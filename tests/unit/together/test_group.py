@@ -75,7 +75,7 @@ def test_no_link_is_taken_for_a_folder_of_the_group(group: Group, tmp_path: Path
 
 
 def test_no_depth_of_what_a_container_puts_into_the_pipes_outlasts_a_sweep(group: Group, tmp_path: Path) -> None:
-    """Of links that it leaves there nothing is followed."""
+    """No link that it leaves there is followed."""
     (tmp_path / "kept" / "inner").mkdir(parents=True)
     pipes = group.offer()
     folder = os.open(pipes, os.O_RDONLY)
@@ -92,7 +92,7 @@ def test_no_depth_of_what_a_container_puts_into_the_pipes_outlasts_a_sweep(group
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a folder of another user")
 def test_folders_of_other_users_are_left_alone(group: Group, tmp_path: Path) -> None:
-    """What is in them is theirs, and may be links to what is not."""
+    """Their files are theirs, and may be links to others'."""
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "file").touch()

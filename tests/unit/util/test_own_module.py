@@ -1,4 +1,4 @@
-"""What runs modules of vgpurun finds them where Python does not look, as those of the .deb in /usr/lib/vgpurun."""
+"""Commands that run modules of vgpurun find them where Python does not look, as in the .deb's /usr/lib/vgpurun."""
 
 from __future__ import annotations
 
