@@ -124,6 +124,12 @@ class Programs:
     def _torch(self) -> str | None:
         return python_with_torch()  # takes seconds
 
+    def torch(self) -> str:
+        """Return a Python that has PyTorch. Raises RuntimeError where there is none."""
+        if self._torch is None:
+            raise RuntimeError("PyTorch is not installed; GPU_PYTHON may name a Python that has it")
+        return self._torch
+
     def compile(self, name: str) -> str:
         """Compile a program and return its path."""
         program = self._folder / name
@@ -135,9 +141,7 @@ class Programs:
         """Return a program's own command line. Raises RuntimeError where it cannot run."""
         if program not in MODELS:
             return [self._kernels, program, str(seconds), str(at_s or 0), str(settle_s)]
-        if self._torch is None:
-            raise RuntimeError("PyTorch is not installed; GPU_PYTHON may name a Python that has it")
-        return [self._torch, str(PROGRAMS / "loop.py"), program, str(seconds)]
+        return [self.torch(), str(PROGRAMS / "loop.py"), program, str(seconds)]
 
     def start(self, command: list[str], launch: Launch) -> Process:
         """Start a command. Raises RuntimeError when all is to end."""

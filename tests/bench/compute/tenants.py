@@ -18,11 +18,15 @@ SETS: tuple[tuple[int, ...], ...] = (
     (10, 90),
     (25, 25, 25, 25),
     (100, 100),
+    (12,) * 8,
     (4,) * 24,
+    (1, 2) * 32,
 )
 PROGRAMS = ("50us", "1ms", "5ms", "300ms+1ms")  # the last: the first of two has longer kernels
 LEAST_TOGETHER = 95  # percent, if all of the GPU is wanted: switching takes time
 LEAST_OF_MANY = 90
+MOST_LONGER = 2  # an allocation by who has no limit, beside many, than alone
+ALLOCATION = "allocation"  # its name in ../programs/kernels.c
 OF_ONE_CONTAINER = "2 of one container"
 MOST_NAMED = 4
 
@@ -37,7 +41,8 @@ def cases(options: Options) -> Iterator[Case]:
 
 
 def _name(limits: Sequence[int]) -> str:
-    return f"{len(limits)} x {limits[0]}" if len(limits) > MOST_NAMED else " / ".join(map(str, limits))
+    each = " / ".join(map(str, dict.fromkeys(limits)))
+    return f"{len(limits)} x {each}" if len(limits) > MOST_NAMED else " / ".join(map(str, limits))
 
 
 def jain(shares: Sequence[float], limits: Sequence[int]) -> float:
@@ -72,6 +77,8 @@ def _measure(bench: Bench, program: str, seconds: float, sets: Sequence[tuple[in
             row = _row(bench, library, program, names, launches, seconds, alone)
             note = f"Jain {jain(row.shares, limits):.5f}"
             yield replace(row, limits=_name(limits), musts=_musts(limits, row.shares), note=note)
+        if len(limits) > MOST_NAMED:
+            yield from _measure_allocations(bench, program, seconds, limits)
 
 
 def _row(
@@ -83,6 +90,18 @@ def _row(
     shares = [100 * run.per_second / alone[name] for run, name in zip(runs, own, strict=True)]
     stalls = [run.longest_stall_ms for run in runs]
     return Row(program, "native / native", library, shares, (), None, stalls, alone[names[0]])
+
+
+def _measure_allocations(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]) -> Iterator[Row]:
+    """How long an allocation of 64 MiB takes who has no limit, beside all of these."""
+    alone = bench.run(ALLOCATION, seconds / 2, bench.native())
+    for library in (NATIVE, *bench.libraries):
+        launches = [bench.limited(percent, library) if library else bench.native() for percent in limits]
+        *_, run = bench.together([program] * len(limits) + [ALLOCATION], [*launches, bench.native()], seconds / 2)
+        musts = [Must("median ms", run.median_ms, 0, MOST_LONGER * alone.median_ms)] if library else []
+        own, others = (f"median {each.median_ms:.2f} ms, p99 {each.p99_ms:.2f}" for each in (run, alone))
+        name = _name(limits) if library else f"{len(limits)} x native"
+        yield Row(ALLOCATION, name, library, musts=musts, note=f"{own}; alone {others}")
 
 
 def _measure_one_container(bench: Bench, seconds: float) -> Iterator[Row]:

@@ -55,15 +55,20 @@ struct workload {
   int waits;         /* synchronises after each launch */
   double pause_us;   /* and then does something else, for up to so much longer or shorter: */
   double varies_us;
+  size_t allocates_mib; /* instead of launches, and frees it at once */
 };
 
 static const struct workload workloads[] = {
+    {.name = "5s", .units = 5000, .unit_us = 1000, .blocks = 132, .streams = 1},
+    {.name = "1s", .units = 1000, .unit_us = 1000, .blocks = 132, .streams = 1},
     {.name = "300ms", .units = 300, .unit_us = 1000, .blocks = 132, .streams = 1},
+    {.name = "100ms", .units = 100, .unit_us = 1000, .blocks = 132, .streams = 1},
     {.name = "5ms", .units = 5, .unit_us = 1000, .blocks = 132, .streams = 1},
     {.name = "1ms", .units = 4, .unit_us = 250, .blocks = 132, .streams = 1},
     {.name = "50us", .units = 1, .unit_us = 50, .blocks = 132, .streams = 1},
     {.name = "wide", .units = 1, .unit_us = 50, .blocks = 132 * 16, .streams = 1}, /* all that its SMs can hold */
     {.name = "4us", .units = 1, .unit_us = 2.5, .blocks = 132, .streams = 1},      /* to begin a kernel takes 1.5 us */
+    {.name = "2us", .units = 1, .unit_us = 0.5, .blocks = 132, .streams = 1},
     {.name = "graph", .units = 1, .unit_us = 10, .blocks = 132, .streams = 1, .graph_kernels = 100},
     {.name = "sync", .units = 1, .unit_us = 50, .blocks = 132, .streams = 1, .waits = 1},
     {.name = "streams", .units = 1, .unit_us = 200, .blocks = 33, .streams = 4},
@@ -77,6 +82,15 @@ static const struct workload workloads[] = {
      .waits = 1,
      .pause_us = 18000,
      .varies_us = 1000},
+    {.name = "short request",
+     .units = 1,
+     .unit_us = 200,
+     .blocks = 132,
+     .streams = 1,
+     .waits = 1,
+     .pause_us = 19800,
+     .varies_us = 1000},
+    {.name = "allocation", .streams = 1, .pause_us = 20000, .varies_us = 1000, .allocates_mib = 64},
     {.name = "endless", .units = 4000000000u, .unit_us = 1000, .blocks = 132, .streams = 1, .waits = 1},
 };
 
@@ -110,6 +124,14 @@ static void launch(int stream) {
   void *parameters[] = {&bench.progress[stream], &seen, &units, &iterations, &mask};
   check(call(bench.function, bench.workload->blocks, 1, 1, 128, 1, 1, 0, bench.streams[stream], parameters, NULL),
         "cuLaunchKernel");
+}
+
+static void allocate(void) {
+  FIND(cuMemAlloc);
+  FIND(cuMemFree);
+  CUdeviceptr memory;
+  check(cuMemAlloc_(&memory, bench.workload->allocates_mib << 20), "cuMemAlloc");
+  check(cuMemFree_(memory), "cuMemFree");
 }
 
 static void capture_graph(void) {
@@ -186,10 +208,12 @@ static void *work(void *unused) {
   unsigned long long launched = 0, known_done = 0;
   for (int count = 0;; count++, launched += each) {
     int turn = count / burst % workload->streams;
-    while (launched > known_done + ahead && launched > (known_done = done()) + ahead)
+    while (!workload->allocates_mib && launched > known_done + ahead && launched > (known_done = done()) + ahead)
       sleep_ns(20e3);
     double asked_ns = now_ns();
-    if (workload->graph_kernels > 0)
+    if (workload->allocates_mib > 0)
+      allocate();
+    else if (workload->graph_kernels > 0)
       check(cuGraphLaunch_(bench.graph, bench.streams[turn]), "cuGraphLaunch");
     else
       launch(turn);
