@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from cases import Case, Options
-from phases import NEARLY_ALL
 from report import Must, Row
 from runs import LATE_S, PROGRAMS, Bench, Launch
 from watched import Watched
@@ -18,6 +17,7 @@ ALONE = (80, 50, 30, 10)
 TOGETHER_S = 5.0  # long enough that both are at it at once for most of it, wherever each begins
 KERNELS = 10  # each takes a millisecond before each exchange, like the model's collectives
 LEAST_OF_TWO = 47  # percent, of two with half of both GPUs each
+NEARLY_ALL = 99  # at this limit it shows what a tenant uses by itself
 BARE = "exchanges"  # nothing to do between them
 
 

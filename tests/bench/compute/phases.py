@@ -1,10 +1,9 @@
 """The GPU time of a program whose host has a part in its speed: models, launches flat out, a wait after each, pauses.
 
-Its limit is one of GPU time: it is due what it uses by itself, up to the limit. Its use is what it is charged at
-99, by the speed that it has there; what it has at a limit is its speed there, times that.
+Its limit is one of GPU time: it is due what it uses by itself, up to the limit. What it uses is the part of the time
+in which the GPU computes, by its own counter, as nvidia-smi shows it.
 
-A model differs by up to a third from one process to the next, also natively, and some percent within seconds; the
-others, from one process to the next, by half a percent to four.
+A model's speed differs by up to a third from one process to the next, also natively, and some percent within seconds.
 So each limit is compared with the time without one before and after it, in the same process.
 """
 
@@ -25,7 +24,6 @@ from watched import Watched
 
 STALL_MS = 45  # a period, and what it takes to switch
 ROUNDS = {**dict.fromkeys(MODELS, 2), "4us": 2, "sync": 2, "third": 4}  # over all limits, each as many times shorter
-NEARLY_ALL = 99  # at this limit it shows what a program uses by itself
 
 
 def share_row(
@@ -52,6 +50,7 @@ class _Phase:
         self.most_in_a_second = run.most_in_a_second(from_s, from_s + seconds)
         self.longest_stall_ms = run.longest_stall_ms_between(from_s, from_s + seconds)
         self.charged_percent = watched.charged_percent(*at_s)
+        self.gpu_percent = watched.gpu_percent(*at_s) or 0.0
         self.clock_mhz = watched.clock_mhz(*at_s)
 
 
@@ -67,14 +66,19 @@ class _Limited(NamedTuple):
         return (self.before.per_second + self.after.per_second) / 2
 
     @property
-    def share_percent(self) -> float:
+    def speed_percent(self) -> float:
         return 100 * self.phase.per_second / self.unlimited
 
     @property
     def uses_percent(self) -> float:
-        """The share of the GPU's time at the program's unlimited speed; all of it where that was not seen."""
-        charged = self.phase.charged_percent
-        return 100.0 if charged is None else min(100.0, 100 * charged / self.share_percent)
+        """The part of the GPU's time that the program takes without a limit."""
+        return (self.before.gpu_percent + self.after.gpu_percent) / 2
+
+    @property
+    def most_in_a_second_percent(self) -> float | None:
+        """The GPU's time that the most work of a second takes."""
+        most = self.phase.most_in_a_second
+        return None if most is None else self.phase.gpu_percent * most / self.phase.per_second
 
 
 def measure_in_phases(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]) -> Iterator[Row]:
@@ -82,7 +86,7 @@ def measure_in_phases(bench: Bench, program: str, seconds: float, limits: tuple[
     length_s = seconds / ROUNDS[program]
     native = bench.run(program, length_s, bench.native()).per_second
     phases: list[tuple[int | None, float]] = [(None, length_s / 2)]
-    for percent in (*limits * ROUNDS[program], NEARLY_ALL):
+    for percent in limits * ROUNDS[program]:
         phases += [(percent, length_s), (None, length_s / 2)]
     for library in bench.libraries:
         with tempfile.TemporaryDirectory() as folder, Watched(Path(folder), bench.gpus[0].uuid) as watched:
@@ -90,32 +94,29 @@ def measure_in_phases(bench: Bench, program: str, seconds: float, limits: tuple[
         measured = [
             _Phase(run, watched, at_s + SETTLE_S, each_s) for at_s, (_, each_s) in zip(began_s, phases, strict=True)
         ]
-        *rounds, nearly_all = (_Limited(*measured[i - 1 : i + 2]) for i in range(1, len(measured), 2))
+        rounds = [_Limited(*measured[i - 1 : i + 2]) for i in range(1, len(measured), 2)]
         for number, percent in enumerate(limits):
-            yield _row(program, percent, library, rounds[number :: len(limits)], nearly_all, native)
+            yield _row(program, percent, library, rounds[number :: len(limits)], native)
 
 
-def _row(
-    program: str, percent: int, library: str, rounds: Sequence[_Limited], nearly_all: _Limited, native: float
-) -> Row:
+def _row(program: str, percent: int, library: str, rounds: Sequence[_Limited], native: float) -> Row:
     phases = [each.phase for each in rounds]
-    uses_percent = nearly_all.uses_percent
-    speed_percent = statistics.fmean(each.share_percent for each in rounds)
+    uses_percent = statistics.fmean(each.uses_percent for each in rounds)
+    speed_percent = statistics.fmean(each.speed_percent for each in rounds)
     note = (
         f"uses {uses_percent:.1f} % by itself; has {speed_percent:.2f} % of its speed; "
         f"charged {_mean([phase.charged_percent for phase in phases]):.2f} %; "
         f"{statistics.fmean(each.unlimited for each in rounds):.6g}/s without a limit, in the same process; "
-        f"charged {nearly_all.phase.charged_percent or 0:.1f} % at {NEARLY_ALL}; "
         f"{phases[-1].clock_mhz:.0f} MHz, without a limit {rounds[-1].before.clock_mhz:.0f}"
     )
-    seconds = [100 * each.phase.most_in_a_second / each.unlimited for each in rounds if each.phase.most_in_a_second]
+    seconds = [most for each in rounds if (most := each.most_in_a_second_percent) is not None]
     stalls_ms = [phase.longest_stall_ms for phase in phases if phase.longest_stall_ms is not None]
     row = share_row(
         program,
         percent,
         library,
-        speed_percent * uses_percent / 100,
-        max(seconds) * uses_percent / 100 if seconds else None,
+        statistics.fmean(phase.gpu_percent for phase in phases),
+        max(seconds, default=None),
         max(stalls_ms) if stalls_ms else None,
         native,
         note,
