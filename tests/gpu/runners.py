@@ -72,12 +72,20 @@ class Container:
     def run(
         self, options: Sequence[str], command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
+        return vgpurun(self._arguments(options, command, environment or {}))
+
+    def start(self, options: Sequence[str], command: Sequence[str]) -> subprocess.Popen[str]:
+        """The same in the background."""
+        words = [sys.executable, "-m", "vgpurun", *self._arguments(options, command, {})]
+        return subprocess.Popen(words, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+
+    def _arguments(self, options: Sequence[str], command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         folders = [Path("/") / name for name in HOST_FOLDERS if (Path("/") / name).exists()]
         mounts = [f"-v{folder}:{folder}:ro" for folder in folders]
         mounts += [f"-v{self.etc}:/etc:ro", f"-v{PROGRAMS}:/programs:ro"]
-        variables = [f"-e{name}={value}" for name, value in (environment or {}).items()]
+        variables = [f"-e{name}={value}" for name, value in environment.items()]
         settings = ["-eHOME=/tmp", "-ePATH=" + os.environ["PATH"]]
-        return vgpurun(["--rm", "--network=none", *mounts, *settings, *variables, *options, IMAGE, *command])
+        return ["--rm", "--network=none", *mounts, *settings, *variables, *options, IMAGE, *command]
 
     def program(self, name: str) -> list[str]:
         return [self.python, f"/programs/{name}"]

@@ -5,13 +5,16 @@ pytest -s tests/gpu/test_gpu_guard_scheduler.py
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+import random
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,11 @@ from runs import Bench, Process, Programs, gpus
 
 SECONDS = 8.0
 POINTS = 1.5
+TRAINING_S = float(os.environ.get("TRAINING_S", "540"))
+KILLS = 100
+START_S = 1.0  # of a guard
+BEGIN_S = 20.0  # by then a container trains
+MOST_STALLED_MS = 1000
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -131,6 +139,65 @@ def test_a_container_without_its_preload(
     print(f"{program} at {percent}: {share:.2f}")
     assert share == pytest.approx(percent, abs=POINTS)
     assert driver_s_log() == before
+
+
+@contextmanager
+def killing_guards(kills: int, seconds: float) -> Iterator[None]:
+    """Guards that hold everybody, each of which is killed after a random part of a time; and the next one starts."""
+    ending = threading.Event()
+
+    def run() -> None:
+        for _ in range(kills):
+            with guarding("--compute", "all") as guard:
+                ending.wait(random.uniform(0, 2 * seconds / kills - START_S))
+                guard.kill()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+def test_ten_minutes_of_training(python: str, host_image: Path) -> None:
+    """A container that has taken its preload away, and one that has it, are both held by the guard. In the second half
+    of the time it is killed again and again: nobody stays off, and all compute what they do without a limit.
+    """
+    container = Container(python, host_image)
+    program = container.program("trained.py")
+    alone = answer(container.run(["--gpus", "device=0"], [*program, "30"]))
+    without = ["sh", "-c", 'umount /etc/ld.so.preload && exec "$@"', "sh"]
+    before = driver_s_log()
+    with ExitStack() as stack:
+        guard = stack.enter_context(guarding("--compute", "all"))
+        started = {
+            percent: stack.enter_context(
+                container.start(["--gpus", "device=0", "--sm", str(percent), *options], command)
+            )
+            for percent, options, command in (
+                (30, MAY_UNMOUNT, [*without, *program, str(TRAINING_S)]),
+                (50, (), [*program, str(TRAINING_S)]),
+            )
+        }
+        time.sleep(TRAINING_S / 2 + BEGIN_S)
+        guard.terminate()
+        guard.wait()
+        with killing_guards(KILLS, TRAINING_S / 2 - BEGIN_S):
+            found = {
+                percent: json.loads(process.communicate()[0].splitlines()[-1]) for percent, process in started.items()
+            }
+    for percent, each in found.items():
+        share = 100 * each["per_second"][0] / alone["per_second"][0]
+        print(f"{percent}: {share:.2f} %, longest {each['longest_ms']} ms, {len(each['checksums'])} checksums")
+    assert driver_s_log() == before
+    checksums = [each["checksums"] for each in (alone, *found.values())]
+    for theirs in itertools.combinations(checksums, 2):
+        assert all(one == other for one, other in zip(*theirs, strict=False)), "the same to the bit"
+    for percent, each in found.items():
+        assert 100 * each["per_second"][0] / alone["per_second"][0] == pytest.approx(percent, abs=1)
+        assert max(each["longest_ms"]) < MOST_STALLED_MS
 
 
 def test_a_guard_that_is_killed_leaves_nothing_off(bench: Bench, python: str, host_image: Path) -> None:
