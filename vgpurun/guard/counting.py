@@ -3,11 +3,12 @@
 from collections.abc import Callable, Set
 from contextlib import suppress
 
-from vgpurun.guard.processes import is_counted_elsewhere, namespace_of, pid_inside
+from vgpurun.guard.processes import is_counted_elsewhere, namespace_of
 from vgpurun.guard.programs import Programs
 from vgpurun.guard.questions import Questions
 from vgpurun.guard.snapshot import Contained, Program
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
+from vgpurun.util.process_identity import pid_inside
 
 
 class Counting:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from vgpurun.errors import CgroupError
 from vgpurun.guard.containers import called
-from vgpurun.guard.processes import is_ending, namespace_of, pid_inside
+from vgpurun.guard.processes import is_ending, namespace_of
 from vgpurun.guard.programs import Programs
 from vgpurun.guard.questions import Questions
 from vgpurun.guard.snapshot import Contained, Program
@@ -30,7 +30,16 @@ from vgpurun.storage.holders import LOCK
 from vgpurun.storage.state import read_owner
 from vgpurun.util.nofollow import open_nofollow, opened_folder
 from vgpurun.util.printable import printable
-from vgpurun.util.process_identity import ProcessIdentity, boot_id, identify, line_of, read_stat, uid_of
+from vgpurun.util.process_identity import (
+    ProcessIdentity,
+    all_pids,
+    boot_id,
+    identify,
+    line_of,
+    pid_inside,
+    read_stat,
+    uid_of,
+)
 from vgpurun.util.users import name_of
 
 GATHERED = "/vgpurun-"  # begins the name of a cgroup of ours
@@ -245,10 +254,9 @@ def _gather(folder: Path, launch: Launch, programs: Sequence[Program]) -> Contai
 def _descendants(first: ProcessIdentity) -> set[ProcessIdentity]:
     """Return all processes that descend from this very one."""
     children: dict[int, list[int]] = {}
-    for process in Path("/proc").iterdir():
-        if process.name.isdecimal():
-            with suppress(OSError, ValueError):
-                children.setdefault(read_stat(int(process.name)).parent, []).append(int(process.name))
+    for pid in all_pids():
+        with suppress(OSError, ValueError):
+            children.setdefault(read_stat(pid).parent, []).append(pid)
     found, left = set[ProcessIdentity](), [first]
     while left:
         parent = left.pop()

@@ -5,7 +5,6 @@ Whether one is still the same, which PID namespaces it is in, and whether the li
 
 import fcntl
 import os
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,11 +14,9 @@ from vgpurun.guard.snapshot import Program
 from vgpurun.host.mounted import path_of
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
 from vgpurun.slices.members import usages_of
-from vgpurun.util.kernel_text import read_lines
-from vgpurun.util.process_identity import read_stat
+from vgpurun.util.process_identity import pid_inside, pid_namespace, read_stat
 
 _MOST_ENVIRONMENT_BYTES = 1 << 20
-_NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
 _NS_GET_PARENT = 0xB702
 _MOST_NAMESPACES = 32  # the kernel's own bound
 
@@ -78,8 +75,7 @@ def _usage_files(pid: int) -> Iterator[Path]:
 
 def namespace_of(pid: int) -> int:
     """Return the PID namespace of a process. Raises OSError."""
-    match = _NAMESPACE.fullmatch(str(Path(f"/proc/{pid}/ns/pid").readlink()))
-    return int(match.group(1)) if match else 0
+    return pid_namespace(Path(f"/proc/{pid}"))
 
 
 def namespaces_of(pid: int) -> set[int]:
@@ -98,11 +94,3 @@ def namespaces_of(pid: int) -> set[int]:
     finally:
         os.close(file)
     return found
-
-
-def pid_inside(pid: int) -> int:
-    """Return a process's number in its own PID namespace. Raises OSError, and ValueError."""
-    for line in read_lines(Path(f"/proc/{pid}/status")):
-        if line.startswith("NSpid:"):
-            return int(line.split()[-1])
-    raise ValueError(pid)

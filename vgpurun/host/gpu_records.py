@@ -15,7 +15,7 @@ from typing import NamedTuple
 from vgpurun.errors import ChannelError
 from vgpurun.host.channels import Driver
 from vgpurun.host.gpus import held_open
-from vgpurun.storage.holders import pid_namespace
+from vgpurun.util.process_identity import pid_namespace
 
 _DEVICE, _SUBDEVICE, _MEMORY, _EVENT_BUFFER = 0x80, 0x2080, 0x90CE, 0x90CD
 _GET_ATTACHED_IDS, _GET_ID_INFO, _MOST_IDS, _NO_ID = 0x201, 0x205, 32, 0xFFFFFFFF

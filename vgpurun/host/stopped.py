@@ -3,7 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
-from vgpurun.util.kernel_text import read_lines
+from vgpurun.host.freezer import paths_of
 
 CGROUPS = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
@@ -22,18 +22,10 @@ def _has_signal(pid: int) -> bool:
 
 def _is_frozen(pid: int) -> bool:
     """Ask the cgroups of a process, of version 2 or 1."""
-    for controllers, path in cgroups_of(pid):
-        with suppress(OSError):
-            if not controllers and "frozen 1" in (CGROUPS / path / "cgroup.events").read_text():
-                return True
-            if controllers == "freezer" and "FROZEN" in (CGROUPS / "freezer" / path / "freezer.state").read_text():
-                return True
-    return False
-
-
-def cgroups_of(pid: int) -> list[tuple[str, str]]:
-    """Return the cgroups of a process: their controllers, none for version 2, and their paths without a slash."""
     with suppress(OSError):
-        lines = read_lines(_PROC / str(pid) / "cgroup")
-        return [(controllers, path.lstrip("/")) for _, controllers, path in (line.split(":", 2) for line in lines)]
-    return []
+        paths = paths_of(pid, _PROC)
+        for controller, file, word in (("", "cgroup.events", "frozen 1"), ("freezer", "freezer.state", "FROZEN")):
+            with suppress(OSError, KeyError):
+                if word in (CGROUPS / controller / paths[controller].lstrip("/") / file).read_text():
+                    return True
+    return False

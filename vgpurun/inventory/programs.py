@@ -3,20 +3,19 @@
 NVML names them by their PIDs; the kernel says the rest, to every user: owner, name, cgroup and parents.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from vgpurun.errors import GpuError
+from vgpurun.host.freezer import CONTAINER_ID
 from vgpurun.host.gpus import Gpu, read_processes, read_utilization
 from vgpurun.util.kernel_text import read_text
 from vgpurun.util.printable import printable
 from vgpurun.util.process_identity import line_of
 from vgpurun.util.users import name_of
 
-_CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _LAST_S = 1.0  # the time over which NVML reports use of a GPU
 
 
@@ -73,7 +72,7 @@ def _described(pid: int, container_ids: set[str], owners: Mapping[int, str]) -> 
     """Return whose a process is among these, its user and its command."""
     process = Path("/proc", str(pid))
     try:
-        ids = container_ids.intersection(_CONTAINER_ID.findall(read_text(process / "cgroup")))
+        ids = container_ids.intersection(CONTAINER_ID.findall(read_text(process / "cgroup")))
         above = "" if ids else next((owners[each] for each in line_of(pid) if each in owners), "")
         command, user = command_of(pid), name_of(process.stat().st_uid)
     except OSError:  # has ended, or is in another PID namespace than this process

@@ -20,6 +20,7 @@ from vgpurun.slices import store
 from vgpurun.slices.members import Member, members
 from vgpurun.slices.store import Slice
 from vgpurun.storage import state
+from vgpurun.util.process_identity import pid_namespace
 
 if TYPE_CHECKING:
     from vgpurun.engine.client import Engine, VgpurunContainer
@@ -164,7 +165,7 @@ def _pids_of(process: Tenant) -> Iterator[int]:
     if process.slice_name and not process.within:
         return  # the file is the slice's
     with suppress(OSError, usage_file.BrokenUsageError):
-        here, user = Path("/proc/self/ns/pid").stat().st_ino, process.folder.stat().st_uid
+        here, user = pid_namespace(), process.folder.stat().st_uid
         for namespace, pid in usage_file.read_counted(process.folder / "run" / "usage"):
             with suppress(OSError):
                 if namespace == here and Path(f"/proc/{pid}").stat().st_uid == user:

@@ -15,8 +15,9 @@ from vgpurun.launch.local_cgroup import own_cgroup
 from vgpurun.launch.plan import ProcessPlan, parent_link
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
 from vgpurun.storage import state, tenants
-from vgpurun.storage.holders import is_locked, open_folder_lock, pid_namespace, with_file
+from vgpurun.storage.holders import is_locked, open_folder_lock, with_file
 from vgpurun.storage.state import StateFolder
+from vgpurun.util.process_identity import pid_namespace
 from vgpurun.util.users import current_user
 
 _FORWARDED = {

@@ -3,7 +3,6 @@
 A context that is alone stays on its GPU when it has nothing to do, so that this is no less than what it worked.
 """
 
-import re
 import threading
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vgpurun.errors import ChannelError
+from vgpurun.host.freezer import CONTAINER_ID
 from vgpurun.host.gpu_records import GpuTimes
 from vgpurun.util.kernel_text import read_text
 from vgpurun.util.process_identity import ProcessIdentity, identify
@@ -21,7 +21,6 @@ from vgpurun.util.users import name_of
 
 _INTERVAL_S = 0.25  # in which a GPU records a thousand switches at most, of the four thousand that are kept
 _LOOK_AFTER_S = 60.0
-_CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 
 
 class Owner(NamedTuple):
@@ -88,7 +87,7 @@ class OnGpu:
         if pid not in self._owners and (identity := identify(pid)):
             with suppress(OSError):
                 process = Path("/proc", str(pid))
-                ids = _CONTAINER_ID.findall(read_text(process / "cgroup"))
+                ids = CONTAINER_ID.findall(read_text(process / "cgroup"))
                 owner = Owner(ids[-1], "") if ids else Owner("", name_of(process.stat().st_uid))
                 self._owners[pid] = identity, owner
         return self._owners[pid][1] if pid in self._owners else None

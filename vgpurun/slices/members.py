@@ -4,19 +4,18 @@ The kernel is asked, by /proc: so a container that Podman or a kubelet started b
 root sees the processes of all; for others, containers of other users are not there.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from vgpurun.host.freezer import CONTAINER_ID
 from vgpurun.host.mounted import Place, mounts_of, place_of
 from vgpurun.slices.store import Slice
 from vgpurun.util.kernel_text import read_text
+from vgpurun.util.process_identity import pid_namespace
 
-_CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _USAGE = "/run/usage"
-_NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
 
 
 @dataclass(frozen=True)
@@ -86,11 +85,6 @@ def _is_slurmstepd(process: Path) -> bool:
 
 
 def _member(process: Path, proc: Path) -> Member:
-    ids = _CONTAINER_ID.findall(read_text(process / "cgroup"))
-    own = _pid_namespace(process)
-    return Member(ids[-1] if ids else "", int(process.name), None if own == _pid_namespace(proc / "self") else own)
-
-
-def _pid_namespace(process: Path) -> int | None:
-    match = _NAMESPACE.fullmatch(str((process / "ns" / "pid").readlink()))
-    return int(match.group(1)) if match else None
+    ids = CONTAINER_ID.findall(read_text(process / "cgroup"))
+    own = pid_namespace(process)
+    return Member(ids[-1] if ids else "", int(process.name), None if own == pid_namespace(proc / "self") else own)

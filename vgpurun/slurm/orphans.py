@@ -19,11 +19,10 @@ from vgpurun.host.mapped import as_mapped, mapped_files
 from vgpurun.host.mounted import place_of
 from vgpurun.slices.members import usages_of
 from vgpurun.slices.store import Slice
-from vgpurun.util.process_identity import ProcessIdentity, identify, uid_of
+from vgpurun.util.process_identity import ProcessIdentity, all_pids, identify, uid_of
 
 _PATIENCE_S = 5.0
 _RETRY_S = 0.05
-_PROC = Path("/proc")
 # By task/cgroup on cgroup v1, and on v2.
 _JOB_CGROUP = re.compile(r"/(?:slurm[^/]*/uid_[0-9]+|(?:[^/]*_)?slurmstepd\.scope)/job_([0-9]+)(?=/|$)")
 
@@ -52,11 +51,11 @@ def _thaw(pid: int) -> None:
 
 def _processes_of(found: Slice, job: str) -> Iterator[ProcessIdentity]:
     user, limits, usage = _owner_of(found.usage), as_mapped(found.folder / "etc" / "limits"), place_of(found.usage)
-    for pid in (int(each.name) for each in _PROC.iterdir() if each.name.isdecimal()):
+    for pid in all_pids():
         process = identify(pid)  # before it is looked at: what takes its number later is another one
         if process is None or pid == os.getpid():
             continue
-        path = _PROC / str(pid)
+        path = Path(f"/proc/{pid}")
         with suppress(OSError, ValueError):
             if (
                 job in _jobs_of(pid)

@@ -13,11 +13,10 @@ from typing import Any
 
 from vgpurun.util.locking import open_lock
 from vgpurun.util.nofollow import opened_folder
-from vgpurun.util.process_identity import ProcessIdentity, identify
+from vgpurun.util.process_identity import ProcessIdentity, all_pids, identify, pid_namespace
 
 LOCK = "lock"
 RECORD = "holders"  # in the owner file
-_PROC = Path("/proc")
 
 
 def open_folder_lock(folder: Path, flags: int = 0) -> int:
@@ -62,14 +61,9 @@ def _processes_in(record: Mapping[str, Any]) -> Iterable[ProcessIdentity]:
             yield ProcessIdentity(int(each["pid"]), int(each["started_ticks"]), str(each["boot_id"]))
 
 
-def pid_namespace() -> int:
-    """Return the kernel's number of this process's PID namespace."""
-    return os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116
-
-
 def with_file(status: os.stat_result) -> set[int]:
     """Return the processes that have a file open, as far as this user may look. Raises nothing."""
-    return {int(each.name) for each in _PROC.iterdir() if each.name.isdecimal() and has_open(each, status)}
+    return {pid for pid in all_pids() if has_open(Path(f"/proc/{pid}"), status)}
 
 
 def has_open(process: Path, status: os.stat_result) -> bool:

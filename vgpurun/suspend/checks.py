@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from vgpurun.errors import NoRoomError, SuspendError
+from vgpurun.host.freezer import paths_of
 from vgpurun.host.gpus import Gpu, read_driver, read_use
-from vgpurun.host.stopped import CGROUPS, cgroups_of, is_stopped
+from vgpurun.host.stopped import CGROUPS, is_stopped
 from vgpurun.limits.quota import show_size
 from vgpurun.limits.usage_file import shares_memory
 from vgpurun.suspend.processes import held_bytes
@@ -117,9 +118,10 @@ def _in_cgroups(held: Mapping[ProcessIdentity, Mapping[str, int]]) -> Iterator[t
     """Yield what the processes below a memory cgroup need, and what it leaves them: for each with a limit."""
     needed: Counter[Path] = Counter()
     for process, held_by_it in held.items():
-        for controllers, path in cgroups_of(process.pid):
-            if controllers in ("", "memory"):
-                folder = CGROUPS / controllers / path
+        with suppress(OSError):  # it has ended
+            paths = paths_of(process.pid, _PROC)
+            for controller in paths.keys() & {"", "memory"}:
+                folder = CGROUPS / controller / paths[controller].lstrip("/")
                 needed.update(dict.fromkeys((folder, *folder.parents), sum(held_by_it.values())))
     for folder, needed_bytes in needed.items():
         for limit, usage in (("max", "current"), ("limit_in_bytes", "usage_in_bytes")):

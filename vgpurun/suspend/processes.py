@@ -5,7 +5,6 @@ library, too. The container writes the slots, so the kernel has the last word: a
 has the usage file mounted, or has one of the two files mapped and is of the right user (all users can read limits).
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,11 +16,9 @@ from vgpurun.host.mapped import as_mapped, mapped_files
 from vgpurun.limits.usage_file import BrokenUsageError, read_counted
 from vgpurun.slices import store
 from vgpurun.slices.members import usage_place, usages_of
-from vgpurun.util.kernel_text import read_lines
-from vgpurun.util.process_identity import ProcessIdentity, identify, uid_of
+from vgpurun.util.process_identity import ProcessIdentity, all_pids, identify, pid_inside, pid_namespace, uid_of
 from vgpurun.util.users import name_of
 
-_NAMESPACE = re.compile(r"pid:\[([0-9]+)\]")
 _PROC = Path("/proc")
 
 
@@ -64,7 +61,7 @@ def find_all(folder: Path, gpus: Sequence[Gpu], driver: Checkpoints) -> list[Pro
     It looks at each process of the host.
     """
     found = {*find(folder, gpus)}
-    for pid in sorted(int(path.name) for path in _PROC.iterdir() if path.name.isdecimal()):
+    for pid in sorted(all_pids()):
         with suppress(SuspendError):  # a stranger
             if belongs_to(pid, folder) and driver.state(pid) is not None and (process := identify(pid)):
                 found.add(process)
@@ -78,36 +75,27 @@ def on_gpus(processes: Sequence[ProcessIdentity], gpus: Sequence[Gpu]) -> list[G
 
 
 def _with_slots(usage: Path) -> Iterator[int]:
-    counted: set[tuple[int | None, int]] = set()
+    counted: set[tuple[int, int]] = set()
     with suppress(OSError, BrokenUsageError):
         counted.update(read_counted(usage))
-    here = _namespace_of("self")
+    here = pid_namespace()
     yield from (pid for namespace, pid in counted if namespace == here)
     elsewhere = {each for each in counted if each[0] != here}
     namespaces = {namespace for namespace, _ in elsewhere}
-    unseen = ""
-    for process in _PROC.iterdir() if elsewhere else ():
+    are_unseen = False
+    for each in all_pids() if elsewhere else ():
         try:
-            if process.name.isdecimal() and (namespace := _namespace_of(process.name)) in namespaces:
-                own = namespace, _number_in_namespace(process)
+            if (namespace := pid_namespace(_PROC / str(each))) in namespaces:
+                own = namespace, pid_inside(each)
                 if own in elsewhere:
                     elsewhere.remove(own)
-                    yield int(process.name)
+                    yield each
         except PermissionError:
-            unseen = process.name
-        except (OSError, StopIteration, ValueError):
+            are_unseen = True
+        except (OSError, ValueError):
             continue  # has ended
-    if elsewhere and unseen:
+    if elsewhere and are_unseen:
         raise OthersProcessError(f"the processes with the limits in {usage.parents[1]} are another user's; use sudo")
-
-
-def _namespace_of(process: str) -> int | None:
-    match = _NAMESPACE.fullmatch(str((_PROC / process / "ns" / "pid").readlink()))
-    return int(match.group(1)) if match else None
-
-
-def _number_in_namespace(process: Path) -> int:
-    return int(next(line for line in read_lines(process / "status") if line.startswith("NSpid:")).split()[-1])
 
 
 def belongs_to(pid: int, folder: Path) -> bool:

@@ -74,10 +74,29 @@ def boot_id() -> str:
 
 def uid_of(pid: int) -> int:
     """Return the real user of a process. Raises OSError, and ValueError."""
+    return int(_status(pid, "Uid")[0])
+
+
+def pid_inside(pid: int) -> int:
+    """Return a process's number in its own PID namespace. Raises OSError, and ValueError."""
+    return int(_status(pid, "NSpid")[-1])
+
+
+def _status(pid: int, name: str) -> list[str]:
     for line in read_lines(_PROC / str(pid) / "status"):
-        if line.startswith("Uid:"):
-            return int(line.split()[1])
+        if line.startswith(f"{name}:"):
+            return line.split()[1:]
     raise ValueError(pid)
+
+
+def pid_namespace(process: Path = Path("/proc/self")) -> int:
+    """Return the kernel's number of the PID namespace of a process of /proc. Raises OSError."""
+    return int(str((process / "ns" / "pid").readlink()).strip("pid:[]"))
+
+
+def all_pids() -> Iterator[int]:
+    """Yield the processes of this PID namespace, as far as /proc shows them to this user. Raises OSError."""
+    return (int(each.name) for each in _PROC.iterdir() if each.name.isdecimal())
 
 
 class ProcessIdentity(NamedTuple):

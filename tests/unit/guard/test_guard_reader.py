@@ -28,7 +28,6 @@ from vgpurun.guard.counting import Counting
 from vgpurun.guard.hands import let_dying_go
 from vgpurun.guard.listing import Listing
 from vgpurun.guard.membership import Membership
-from vgpurun.guard.processes import pid_inside
 from vgpurun.guard.programs import Programs
 from vgpurun.guard.reader import GuardReader
 from vgpurun.guard.snapshot import Program
@@ -38,7 +37,7 @@ from vgpurun.host.gpus import Gpu, Survey
 from vgpurun.limits.limits_file import limits_bytes
 from vgpurun.limits.quota import Quota
 from vgpurun.storage.state import SLICES
-from vgpurun.util.process_identity import line_of
+from vgpurun.util.process_identity import line_of, pid_inside
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make cgroups")
 OTHER_ID = f"{os.getpid() + (1 << 40):064x}"

@@ -28,7 +28,6 @@ from vgpurun.limits.idle import FILE, IdlePolicy, idle_files
 from vgpurun.limits.limits_file import limits_bytes, set_suspended
 from vgpurun.limits.quota import Quota
 from vgpurun.storage import unchanged
-from vgpurun.storage.holders import pid_namespace
 from vgpurun.suspend import record, requests
 from vgpurun.suspend.agent import deadlines, giving_way, roster
 from vgpurun.suspend.agent.agent import Agent
@@ -42,7 +41,7 @@ from vgpurun.suspend.record import Phase, Record
 from vgpurun.suspend.requests import Request
 from vgpurun.suspend.targets import Target
 from vgpurun.util.atomic_file import atomic_file
-from vgpurun.util.process_identity import ProcessIdentity, boot_id, identify
+from vgpurun.util.process_identity import ProcessIdentity, boot_id, identify, pid_namespace
 from vgpurun.util.times import boot_s
 
 STEPS = {"end_overdue": deadlines, "slices_and_processes": roster, "queue": giving_way}
