@@ -1,6 +1,5 @@
 /* CUDA arrays. */
-#ifndef SIM_ARRAYS_H
-#define SIM_ARRAYS_H
+#pragma once
 
 #include "contexts.h"
 
@@ -10,5 +9,3 @@ struct binding;
 struct binding **array_tiles(enum handle_kind kind, const void *handle);
 
 void arrays_delete_of(const struct context *context);
-
-#endif

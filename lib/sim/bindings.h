@@ -1,7 +1,6 @@
 /* Tiles of sparse arrays and multicast objects hold physical memory, as handles and mappings do. Nothing is transferred
  * by them. */
-#ifndef SIM_BINDINGS_H
-#define SIM_BINDINGS_H
+#pragma once
 
 #include "vmm.h"
 
@@ -19,5 +18,3 @@ void unbind_memory(struct binding **link);
 
 /* Lets go of all. */
 void bindings_end(struct binding **bindings);
-
-#endif

@@ -1,6 +1,5 @@
 /* Small allocations share blocks of 2 MiB, in units of 512 bytes. */
-#ifndef SIM_BLOCKS_H
-#define SIM_BLOCKS_H
+#pragma once
 
 #include "regions.h"
 
@@ -22,5 +21,3 @@ bool block_free(struct block *block, uintptr_t base);
 
 /* Takes an empty block, or one that goes with its context, out of its list. */
 void block_delete(struct block *block);
-
-#endif

@@ -1,6 +1,5 @@
 /* For how much of a time a device was busy, in percent, as NVML tells it. */
-#ifndef SIM_BUSY_H
-#define SIM_BUSY_H
+#pragma once
 
 #include "state.h"
 
@@ -13,5 +12,3 @@ unsigned busy_percent(unsigned device, unsigned slot);
 
 /* Likewise of any work, in the sample that ended at that time. */
 unsigned busy_sample_percent(unsigned device, uint64_t end_ns);
-
-#endif

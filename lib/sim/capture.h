@@ -3,8 +3,7 @@
  * spreads to others through events. A call that is not allowed meanwhile fails with the driver's own code and spoils
  * the capture.
  */
-#ifndef SIM_CAPTURE_H
-#define SIM_CAPTURE_H
+#pragma once
 
 #include "graphs.h"
 #include "streams.h"
@@ -48,5 +47,3 @@ CUresult capture_check_legacy(const struct context *context, bool invalidate);
 
 /* An event that was recorded in a capturing stream cannot be waited for by the host. */
 CUresult capture_refuse_event(const struct event *event);
-
-#endif

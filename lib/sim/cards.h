@@ -1,7 +1,6 @@
 /* The cards that the devices are on. A device is a whole card, or one of the MIG instances of a card: those that the
  * configuration lists one after the other with the same `mig_gpu`. */
-#ifndef SIM_CARDS_H
-#define SIM_CARDS_H
+#pragma once
 
 #include "config.h"
 
@@ -25,5 +24,3 @@ static inline bool card_is_mig(unsigned card) {
 
 /* A card in MIG mode has a UUID beside those of its instances. */
 void card_uuid(unsigned card, char uuid[SIM_UUID_SIZE]);
-
-#endif

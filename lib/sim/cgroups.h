@@ -1,6 +1,5 @@
 /* Cgroups of the v2 hierarchy, known by their ids: a folder's inode, whatever mount or namespace it is seen through. */
-#ifndef SIM_CGROUPS_H
-#define SIM_CGROUPS_H
+#pragma once
 
 #include "common.h"
 
@@ -19,5 +18,3 @@ uint64_t cgroup_at(const char *path);
 
 /* Whether a cgroup is still there. Where the caller may not ask, it is. */
 bool cgroup_exists(uint64_t id);
-
-#endif

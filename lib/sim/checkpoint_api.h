@@ -1,6 +1,5 @@
 /* The driver's checkpoint interface, which headers before CUDA 12.8 lack. */
-#ifndef SIM_CHECKPOINT_API_H
-#define SIM_CHECKPOINT_API_H
+#pragma once
 
 #include "cuda_api.h"
 
@@ -42,6 +41,4 @@ CUresult CUDAAPI cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args);
 CUresult CUDAAPI cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args);
 CUresult CUDAAPI cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args);
 CUresult CUDAAPI cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args);
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* Small things that all parts of the simulated driver share. Times are nanoseconds of CLOCK_MONOTONIC. */
-#ifndef SIM_COMMON_H
-#define SIM_COMMON_H
+#pragma once
 
 #include <pthread.h>
 #include <signal.h>
@@ -53,5 +52,3 @@ static inline uint64_t min_u64(uint64_t a, uint64_t b) {
 
 /* Whether this process may make files of that size: to try would raise SIGXFSZ. */
 bool files_may_have(size_t bytes);
-
-#endif

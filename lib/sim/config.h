@@ -1,7 +1,6 @@
 /* The simulated machine: read once per process from the YAML file that VGPUSIM_CONFIG names, or from where `vgpurun`
  * puts a container's own. */
-#ifndef SIM_CONFIG_H
-#define SIM_CONFIG_H
+#pragma once
 
 #include "common.h"
 
@@ -64,5 +63,3 @@ void config_uuid_bytes(const struct device_config *device, unsigned char bytes[1
 
 /* How long a kernel of this name takes: the config's table, else the name's ending (spin_50us), else the default. */
 uint64_t config_kernel_ns(const char *name);
-
-#endif

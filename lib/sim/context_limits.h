@@ -1,6 +1,5 @@
 /* The limits of cuCtxSetLimit. */
-#ifndef SIM_CONTEXT_LIMITS_H
-#define SIM_CONTEXT_LIMITS_H
+#pragma once
 
 #include "contexts.h"
 
@@ -8,5 +7,3 @@
 
 /* Memory that the stacks of kernels take beyond the default. */
 uint64_t context_stack_bytes(const struct context *context);
-
-#endif

@@ -1,6 +1,5 @@
 /* Contexts, and which one is current in a thread. */
-#ifndef SIM_CONTEXTS_H
-#define SIM_CONTEXTS_H
+#pragma once
 
 #include "driver.h"
 
@@ -42,5 +41,3 @@ void context_pop_if(CUcontext handle);
 /* A new, inactive context with its handle. NULL when there is no memory. */
 struct context *context_new(unsigned device, unsigned flags);
 void context_delete(struct context *context);
-
-#endif

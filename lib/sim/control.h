@@ -3,8 +3,7 @@
  * descriptor may switch them by. A call is an ioctl, which a preloaded library sees, and answers on a descriptor of the
  * device wherever that has come from; it says which client of which process it is.
  */
-#ifndef SIM_CONTROL_H
-#define SIM_CONTROL_H
+#pragma once
 
 #include "common.h"
 
@@ -14,5 +13,3 @@ bool control_open(void);
 /* Allocates the channels of a new context; group is the row of their group (groups.h). */
 bool control_make_channels(unsigned device, unsigned *group);
 void control_free_channels(unsigned group);
-
-#endif

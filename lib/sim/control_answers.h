@@ -1,6 +1,5 @@
 /* The control device's answers to a client's allocations, frees and controls. */
-#ifndef SIM_CONTROL_ANSWERS_H
-#define SIM_CONTROL_ANSWERS_H
+#pragma once
 
 #include "control_layout.h"
 
@@ -8,5 +7,3 @@
 enum control_status answer_alloc(struct control_client own, struct control_alloc *call);
 enum control_status answer_free(struct control_client own, const struct control_free *call);
 enum control_status answer_control(struct control_client own, const struct control_control *call);
-
-#endif

@@ -1,6 +1,5 @@
 /* Calls on the control device: a client's allocations, frees and controls, as a card's driver lays them out. */
-#ifndef SIM_CONTROL_LAYOUT_H
-#define SIM_CONTROL_LAYOUT_H
+#pragma once
 
 #include "common.h"
 
@@ -89,5 +88,3 @@ struct control_client {
   uint64_t owner; /* state.h */
   uint32_t handle;
 };
-
-#endif

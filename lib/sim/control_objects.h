@@ -1,6 +1,5 @@
 /* The objects that the handles in a client's calls on the control device stand for. */
-#ifndef SIM_CONTROL_OBJECTS_H
-#define SIM_CONTROL_OBJECTS_H
+#pragma once
 
 #include "control_layout.h"
 #include "state.h"
@@ -19,5 +18,3 @@ enum control_status control_find_group(struct control_client own, const struct c
 
 /* A control that tells what a handle names. */
 enum control_status control_handle_info(struct control_client own, const struct control_control *call);
-
-#endif

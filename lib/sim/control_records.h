@@ -1,6 +1,5 @@
 /* Records of context switches, in memory that the process maps. */
-#ifndef SIM_CONTROL_RECORDS_H
-#define SIM_CONTROL_RECORDS_H
+#pragma once
 
 #include "control_layout.h"
 
@@ -9,5 +8,3 @@ enum control_status answer_map(struct control_client own, const struct control_m
 enum control_status records_alloc(struct control_client own, const struct control_alloc *call);
 bool records_free(struct control_client own, uint32_t handle);
 enum control_status records_control(struct control_client own, const struct control_control *call);
-
-#endif

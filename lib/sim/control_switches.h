@@ -1,6 +1,5 @@
 /* Controls of channels and their groups: off and on, busy or idle, time slices, preemption. */
-#ifndef SIM_CONTROL_SWITCHES_H
-#define SIM_CONTROL_SWITCHES_H
+#pragma once
 
 #include "control_layout.h"
 
@@ -10,5 +9,3 @@ enum control_status control_switch_channels(struct control_client own, const str
 enum control_status control_timeslice(struct control_client own, const struct control_control *call);
 enum control_status control_preempt(struct control_client own, const struct control_control *call);
 enum control_status control_context_id(struct control_client own, const struct control_control *call);
-
-#endif

@@ -1,6 +1,5 @@
 /* cuda.h with every version of every prototype visible, so that the compiler checks each function that we define. */
-#ifndef SIM_CUDA_API_H
-#define SIM_CUDA_API_H
+#pragma once
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -22,5 +21,3 @@ enum default_stream { LEGACY_STREAM, PER_THREAD_STREAM };
   CUresult CUDAAPI twin parameters {                                                                                   \
     return name##_on(__VA_ARGS__, PER_THREAD_STREAM);                                                                  \
   }
-
-#endif

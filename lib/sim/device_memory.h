@@ -1,6 +1,5 @@
 /* Device memory: what it costs, who has it. */
-#ifndef SIM_DEVICE_MEMORY_H
-#define SIM_DEVICE_MEMORY_H
+#pragma once
 
 #include "cuda_api.h"
 #include "regions.h"
@@ -23,5 +22,3 @@ void memory_free(const struct allocation *allocation);
 /* Gives back all that goes with a context, or that a pool has handed out. */
 void memory_delete_of(const struct context *context);
 void memory_delete_of_pool(struct pool *pool);
-
-#endif

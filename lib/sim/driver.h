@@ -2,8 +2,7 @@
  * The driver as a process sees it. Every call takes the one lock, works and releases it; a call that has to wait for
  * the device computes how long, releases the lock, and then waits.
  */
-#ifndef SIM_DRIVER_H
-#define SIM_DRIVER_H
+#pragma once
 
 #include "config.h"
 #include "cuda_api.h"
@@ -40,5 +39,3 @@ void driver_unlock(void);
 /* Makes driver_enter() wait from now on, or no longer. The caller holds the lock. */
 void driver_keep_out(void);
 void driver_let_in(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* Events: a moment on a stream. */
-#ifndef SIM_EVENTS_H
-#define SIM_EVENTS_H
+#pragma once
 
 #include "cuda_api.h"
 #include "handles.h"
@@ -25,5 +24,3 @@ void event_delete(struct event *event);
 void events_find_times(void);
 
 void events_delete_of(const struct context *context);
-
-#endif

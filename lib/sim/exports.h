@@ -2,8 +2,7 @@
  * Every function of the driver API that is simulated: the name by which cuGetProcAddress knows it, its symbol, and the
  * CUDA version that brought it. PER_THREAD rows are the variants whose default stream is the calling thread's.
  */
-#ifndef SIM_EXPORTS_H
-#define SIM_EXPORTS_H
+#pragma once
 
 #define DRIVER_EXPORTS(SHARED, PER_THREAD)                                                                             \
   SHARED(cuDriverGetVersion, cuDriverGetVersion, 2020)                                                                 \
@@ -276,6 +275,4 @@
   SHARED(cuCtxGetDevice, cuCtxGetDevice_v2, 13000)
 #else
 #define EXPORTS_SINCE_13(SHARED)
-#endif
-
 #endif

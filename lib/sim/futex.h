@@ -1,6 +1,5 @@
 /* Waits for a word of the state file to change, and wakes those that wait: across processes. */
-#ifndef SIM_FUTEX_H
-#define SIM_FUTEX_H
+#pragma once
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -19,5 +18,3 @@ static inline void futex_wait(_Atomic uint32_t *word, uint32_t while_it_is, uint
 static inline void futex_wake(_Atomic uint32_t *word) {
   syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
-
-#endif

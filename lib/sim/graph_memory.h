@@ -3,8 +3,7 @@
  * it until the graph is uploaded or launched: then the device's graph memory grows to what the graph needs at its peak
  * together with what earlier launches left allocated, in steps of 32 MiB. It stays grown until it is trimmed.
  */
-#ifndef SIM_GRAPH_MEMORY_H
-#define SIM_GRAPH_MEMORY_H
+#pragma once
 
 #include "regions.h"
 
@@ -27,5 +26,3 @@ void graph_memory_free(struct region *region);
 
 /* Frees all graph memory of a device, whose last context is gone. */
 void graph_memory_empty_device(unsigned device);
-
-#endif

@@ -1,6 +1,5 @@
 /* The memory of a graph's nodes, as the graph runs. */
-#ifndef SIM_GRAPH_RUNS_H
-#define SIM_GRAPH_RUNS_H
+#pragma once
 
 #include "graphs.h"
 
@@ -18,5 +17,3 @@ void graph_memory_run(const struct graph *graph);
 /* A graph that runs again gives back what it left the last time, or else may not run. */
 void graph_memory_free_left(const struct graph *graph);
 bool graph_memory_is_left(const struct graph *graph);
-
-#endif

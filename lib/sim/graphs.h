@@ -1,7 +1,6 @@
 /* Graphs: a list of work in the order of its capture. Work on one device runs one after the other, so that a graph
  * needs no edges here: the order of capture is one that its edges allow. */
-#ifndef SIM_GRAPHS_H
-#define SIM_GRAPHS_H
+#pragma once
 
 #include "driver.h"
 
@@ -29,5 +28,3 @@ bool graph_append(struct graph *graph, const struct graph *other);
 
 /* Adds a copy of the node; NULL without memory. */
 const struct graph_node *graph_add(struct graph *graph, struct graph_node node);
-
-#endif

@@ -2,8 +2,7 @@
  * Channel groups: what a context queues its work in, and what a device runs one after the other (timeline.h). A group
  * that has a channel that is off does not run. How often each was taken off is counted: so often it has to be put back.
  */
-#ifndef SIM_GROUPS_H
-#define SIM_GROUPS_H
+#pragma once
 
 #include "schedule.h"
 
@@ -45,5 +44,3 @@ void group_set_slice(unsigned row, uint64_t slice_ns);
 
 /* All of this process goes to other devices: from each row to the one in the list. Its work has ended. */
 void groups_move(const unsigned rows[SIM_MAX_DEVICES]);
-
-#endif

@@ -1,6 +1,5 @@
 /* Handles are numbers dressed as pointers: a stale or made-up one is noticed, never followed. */
-#ifndef SIM_HANDLES_H
-#define SIM_HANDLES_H
+#pragma once
 
 #include "common.h"
 
@@ -35,5 +34,3 @@ void handle_delete(const void *handle);
 /* Calls visit for every live handle of a kind; visit may delete handles. */
 typedef void (*handle_visitor)(void *object, void *argument);
 void handle_visit(enum handle_kind kind, handle_visitor visit, void *argument);
-
-#endif

@@ -1,10 +1,7 @@
 /* The parts of an image that are read: the global variables of PTX text. Everything else is taken as it is. */
-#ifndef SIM_IMAGES_H
-#define SIM_IMAGES_H
+#pragma once
 
 #include <stdint.h>
 
 /* The bytes of all variables written `.global ... .b8 NAME[BYTES]`. 0 for an image that is not PTX text. */
 uint64_t image_global_bytes(const void *image);
-
-#endif

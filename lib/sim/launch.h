@@ -1,6 +1,5 @@
 /* Launching work: what kernels and graphs have in common. */
-#ifndef SIM_LAUNCH_H
-#define SIM_LAUNCH_H
+#pragma once
 
 #include "streams.h"
 
@@ -13,5 +12,3 @@ CUresult launch_enter(CUstream handle, enum default_stream default_stream, struc
 
 /* When a launch that begins now gives control back: launch_overhead_us from now. 0: at once. */
 uint64_t launch_return_at(const struct stream *stream);
-
-#endif

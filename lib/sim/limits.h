@@ -1,7 +1,6 @@
 /* The memory limits of cgroups, as drivers have them from r615 on: of the kernel's `misc` kind, which does not nest. A
  * process is held by the nearest cgroup above it that has limits, whatever libraries it has loaded. */
-#ifndef SIM_LIMITS_H
-#define SIM_LIMITS_H
+#pragma once
 
 #include "common.h"
 
@@ -33,5 +32,3 @@ struct memory_view {
   uint64_t total_bytes, free_bytes;
 };
 struct memory_view limits_view(unsigned device);
-
-#endif

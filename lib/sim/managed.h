@@ -1,9 +1,6 @@
 /* Managed memory: on the device from when the device touches it. */
-#ifndef SIM_MANAGED_H
-#define SIM_MANAGED_H
+#pragma once
 
 #include "regions.h"
 
 void managed_touch(uintptr_t address, unsigned device);
-
-#endif

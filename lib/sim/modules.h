@@ -1,7 +1,6 @@
 /* Modules, libraries and their kernels. No image is read: any name is a kernel, and its name or the configuration
  * says how long it takes. */
-#ifndef SIM_MODULES_H
-#define SIM_MODULES_H
+#pragma once
 
 #include "contexts.h"
 
@@ -17,5 +16,3 @@ struct kernel {
 const struct kernel *kernel_find(CUfunction function);
 
 void modules_delete_of(const struct context *context);
-
-#endif

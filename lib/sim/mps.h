@@ -2,8 +2,7 @@
  * This process as a client of an MPS server (mps_control.c, mps_server.c). Clients work one after the other, as
  * processes without MPS do; what is simulated is whose channels they have, what they are told, and how they end.
  */
-#ifndef SIM_MPS_H
-#define SIM_MPS_H
+#pragma once
 
 #include "cuda_api.h"
 
@@ -25,5 +24,3 @@ unsigned mps_active_percent(void);
 CUresult mps_state(void);
 
 void mps_leave_after_fork(void);
-
-#endif

@@ -2,8 +2,7 @@
  * How the simulated MPS talks, in the folder of pipes: by sockets `control` and `server`, with lines of text. A client
  * asks the control daemon for its server by CLIENT, and stays connected with that as long as it lives.
  */
-#ifndef SIM_MPS_WIRE_H
-#define SIM_MPS_WIRE_H
+#pragma once
 
 #include <poll.h>
 #include <stdbool.h>
@@ -62,5 +61,3 @@ static inline bool mps_ask(int fd, const char *line, char answer[MPS_LINE]) {
   answer[length > 0 ? length : 0] = '\0';
   return length > 0;
 }
-
-#endif

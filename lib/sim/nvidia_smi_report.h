@@ -1,6 +1,5 @@
 /* Shared by the parts of the simulated nvidia-smi. */
-#ifndef SIM_NVIDIA_SMI_REPORT_H
-#define SIM_NVIDIA_SMI_REPORT_H
+#pragma once
 
 #include "nvml_api.h"
 
@@ -73,5 +72,3 @@ struct smi_csv {
 };
 bool smi_print_gpus(const struct smi_report *report, const char *fields, struct smi_csv format);
 bool smi_print_applications(const struct smi_report *report, const char *fields, struct smi_csv format);
-
-#endif

@@ -1,6 +1,5 @@
 /* nvml.h with the old versions of its prototypes visible, and what the simulated NVML's files share. */
-#ifndef SIM_NVML_API_H
-#define SIM_NVML_API_H
+#pragma once
 
 /* Protected as in cuda_api.h. */
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
@@ -12,5 +11,3 @@
 
 /* NVML_SUCCESS once the library is initialised. */
 nvmlReturn_t nvml_ready(void);
-
-#endif

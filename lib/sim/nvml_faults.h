@@ -4,8 +4,7 @@
  *   lost UUID          the device has fallen off the bus, until a line
  *   back UUID          says that it is there again
  */
-#ifndef SIM_NVML_FAULTS_H
-#define SIM_NVML_FAULTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -23,5 +22,3 @@ bool fault_names(const char *line, const char *what, const char *uuid);
 
 /* Whether the device has fallen off the bus. */
 bool fault_is_lost(unsigned device);
-
-#endif

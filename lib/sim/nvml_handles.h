@@ -1,6 +1,5 @@
 /* The handles of devices and cards. */
-#ifndef SIM_NVML_HANDLES_H
-#define SIM_NVML_HANDLES_H
+#pragma once
 
 #include "nvml_api.h"
 
@@ -13,5 +12,3 @@ nvmlDevice_t nvml_handle(unsigned device);
  * ready. */
 nvmlDevice_t nvml_card_handle(unsigned card);
 bool nvml_is_parent(nvmlDevice_t handle, unsigned *card);
-
-#endif

@@ -1,6 +1,5 @@
 /* The processes that hold memory of a device, for the files that list them. */
-#ifndef SIM_NVML_PROCESSES_H
-#define SIM_NVML_PROCESSES_H
+#pragma once
 
 #include "nvml_handles.h"
 #include "state.h"
@@ -16,5 +15,3 @@ struct processes {
  * that is needed. */
 nvmlReturn_t nvml_list_processes(nvmlDevice_t handle, enum processes_kind kind, unsigned *device, unsigned *count,
                                  const void *infos, struct processes *processes);
-
-#endif

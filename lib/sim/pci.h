@@ -1,6 +1,5 @@
 /* Simulated card n sits on the PCI bus at 0000:(n + 1):00.0. */
-#ifndef SIM_PCI_H
-#define SIM_PCI_H
+#pragma once
 
 #include "cards.h"
 
@@ -15,5 +14,3 @@ void pci_format(unsigned device, int domain_digits, char *text);
 
 /* The first device of the card at "[domain:]bus:device[.function]"; false when there is none. */
 bool pci_find(const char *text, unsigned *device);
-
-#endif

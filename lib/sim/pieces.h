@@ -2,8 +2,7 @@
  * Pieces of work by name. A time that is not known yet is the name of the piece with whose end it comes, and later than
  * all that are known. Of two such times of one group the greater is the later one.
  */
-#ifndef SIM_PIECES_H
-#define SIM_PIECES_H
+#pragma once
 
 #include "state.h"
 
@@ -32,5 +31,3 @@ uint64_t piece_end(uint64_t name);
  * changes nothing. */
 void piece_set_end(const struct schedule_effect *effect);
 void record_set(const struct schedule_effect *effect);
-
-#endif

@@ -1,6 +1,5 @@
 /* Allocations from pools. */
-#ifndef SIM_POOL_MEMORY_H
-#define SIM_POOL_MEMORY_H
+#pragma once
 
 #include "contexts.h"
 #include "pools.h"
@@ -9,5 +8,3 @@ CUresult pool_allocate(struct pool *pool, struct context *context, size_t size, 
 
 /* Takes all memory from the pools of a device, whose last context is gone. */
 void pools_empty_device(unsigned device);
-
-#endif

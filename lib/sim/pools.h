@@ -1,7 +1,6 @@
 /* Stream-ordered memory pools. A pool takes device memory in steps of 32 MiB and keeps what it does not use, up to its
  * release threshold, when the program synchronises. */
-#ifndef SIM_POOLS_H
-#define SIM_POOLS_H
+#pragma once
 
 #include "cuda_api.h"
 #include "handles.h"
@@ -49,5 +48,3 @@ void pools_give_back_unused(void);
 
 /* When the device is full: all that this process's pools do not use. Returns whether that was anything. */
 bool pools_trim_device(unsigned device);
-
-#endif

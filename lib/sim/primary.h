@@ -1,6 +1,5 @@
 /* Primary contexts: one per device and process, counted. */
-#ifndef SIM_PRIMARY_H
-#define SIM_PRIMARY_H
+#pragma once
 
 #include "contexts.h"
 
@@ -13,5 +12,3 @@ CUresult primary_enter(CUdevice ordinal, struct context **context);
 /* Counts a reference more, the first of which activates the context, or one less. */
 CUresult primary_retain(struct context *context);
 CUresult primary_release(struct context *context);
-
-#endif

@@ -1,6 +1,5 @@
 /* Address ranges that the driver handed out, and the host memory that stands behind them. */
-#ifndef SIM_REGIONS_H
-#define SIM_REGIONS_H
+#pragma once
 
 #include "common.h"
 
@@ -61,5 +60,3 @@ bool region_overlaps(uintptr_t base, size_t size);
 
 typedef void (*region_visitor)(struct region *region, void *argument);
 void region_visit(region_visitor visit, void *argument); /* visit may delete the region that it is given */
-
-#endif

@@ -1,6 +1,5 @@
 /* A process that was on one GPU goes on on another one of the same kind. */
-#ifndef SIM_REMAP_H
-#define SIM_REMAP_H
+#pragma once
 
 #include "state.h"
 
@@ -8,5 +7,3 @@
  * nothing changes, where the pairs leave out a GPU that this process has, as a card's driver wants all of them, or name
  * one that it does not have, that is of another kind, or twice. */
 bool remap_devices(const struct state_gpu_pair *pairs, unsigned count);
-
-#endif

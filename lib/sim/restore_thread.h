@@ -3,12 +3,9 @@
  * process asks: the driver on a card has one too. It ends what it has begun, even when the asking process has died.
  * The thread works under the driver's lock, which lets no call in while the process is locked.
  */
-#ifndef SIM_RESTORE_THREAD_H
-#define SIM_RESTORE_THREAD_H
+#pragma once
 
 #include "common.h"
 
 /* False when there is no memory for it. */
 bool restore_thread_start(void);
-
-#endif

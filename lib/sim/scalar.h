@@ -1,6 +1,5 @@
 /* Scalars of the configuration: text with a unit in the key becomes an exact integer. */
-#ifndef SIM_SCALAR_H
-#define SIM_SCALAR_H
+#pragma once
 
 #include "common.h"
 
@@ -20,5 +19,3 @@ bool scalar_parse_duration(const char *text, uint64_t *duration_ns);
 /* Reads digits of base 10 or 16, at most 8; the text behind them, or NULL when there are none. (strtoul and sscanf of a
  * new glibc would keep the driver out of images with an older one.) */
 const char *scalar_digits(const char *text, unsigned base, unsigned *value);
-
-#endif

@@ -3,8 +3,7 @@
  * the order in which it was queued. All functions compute on a schedule of the caller's own, and write nothing else
  * (shared_schedule.h makes one true).
  */
-#ifndef SIM_SCHEDULE_H
-#define SIM_SCHEDULE_H
+#pragma once
 
 #include "state.h"
 
@@ -41,5 +40,3 @@ struct span {
   uint64_t begin_ns, end_ns;
 };
 uint64_t schedule_busy_ns(const struct schedule *schedule, unsigned device_row, unsigned slot, struct span span);
-
-#endif

@@ -1,7 +1,6 @@
 /* Device memory that one process made and others use. One process pays for it, as on a card: who made it, and when that
  * gives it up, the one that imported it last. */
-#ifndef SIM_SHARED_MEMORY_H
-#define SIM_SHARED_MEMORY_H
+#pragma once
 
 #include "common.h"
 
@@ -21,5 +20,3 @@ void shared_memory_end_import(uint64_t id);
 
 /* Its maker gives it up: true when somebody else pays from now on. */
 bool shared_memory_give_up(uint64_t id);
-
-#endif

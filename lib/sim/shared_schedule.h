@@ -4,8 +4,7 @@
  * moment holds nobody up, and has to begin anew when it goes on. Each process has two places for its copies, and never
  * writes the one that is true. For one thread at a time.
  */
-#ifndef SIM_SHARED_SCHEDULE_H
-#define SIM_SHARED_SCHEDULE_H
+#pragma once
 
 #include "state.h"
 
@@ -15,5 +14,3 @@ struct schedule *shared_schedule_copy(void);
 /* Makes the last copy the true one. False when another one has become that. A process without a slot only looks: nobody
  * else will see its copy. */
 bool shared_schedule_publish(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* When spins (spins.h) end. A time that comes so long after the end of a spin is a name that tells both. */
-#ifndef SIM_SPIN_ENDS_H
-#define SIM_SPIN_ENDS_H
+#pragma once
 
 #include "common.h"
 
@@ -20,5 +19,3 @@ uint64_t spin_end(uint64_t time_ns, uint64_t *after_ns);
 
 /* For a moment. */
 void spin_wait(void);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * A spin leaves room on its device: other streams' work goes on beside it.
  */
-#ifndef SIM_SPINS_H
-#define SIM_SPINS_H
+#pragma once
 
 #include "common.h"
 
@@ -23,5 +22,3 @@ void spin_note_launch(const char *kernel_name, uint64_t begins_ns);
 
 /* The group goes away, and its spins end. */
 void spins_end_of(unsigned group);
-
-#endif

@@ -6,8 +6,7 @@
  * byte, so whatever kills a process also frees its memory. A classic record lock on a second byte lets a reader
  * in another PID namespace learn the owner's PID as that namespace sees it.
  */
-#ifndef SIM_STATE_H
-#define SIM_STATE_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -180,5 +179,3 @@ void state_end_request(unsigned slot);
 
 /* In this process the configured devices are others from now on: the one at `from[i]` is the one at `i`. */
 void state_remap_devices(const unsigned from[SIM_MAX_DEVICES]);
-
-#endif

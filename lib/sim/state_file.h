@@ -1,6 +1,5 @@
 /* The file behind the shared state, and the locks on its bytes. */
-#ifndef SIM_STATE_FILE_H
-#define SIM_STATE_FILE_H
+#pragma once
 
 #include "common.h"
 
@@ -41,5 +40,3 @@ void state_file_mark_pid(int fd, long long byte);
 /* The holder of a classic record lock: its PID in the caller's PID namespace, 0 when it has none there, -1 when the
  * byte is free or is our own. */
 long state_file_marked_pid(int fd, long long byte);
-
-#endif

@@ -1,6 +1,5 @@
 /* The layout of what the processes share of time on the devices. No lock guards it: see who writes what. */
-#ifndef SIM_STATE_TIMELINE_H
-#define SIM_STATE_TIMELINE_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -93,5 +92,3 @@ struct schedule {
   struct schedule_effect effects[STATE_EFFECTS];
   struct schedule_group groups[STATE_MAX_QUEUES];
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* Streams: the order of work. A stream knows when its last work ends (times.h); that is all there is to wait for. */
-#ifndef SIM_STREAMS_H
-#define SIM_STREAMS_H
+#pragma once
 
 #include "contexts.h"
 
@@ -48,5 +47,3 @@ void stream_count_launch(struct stream *stream, uint64_t end_ns);
 
 /* When the last work of all streams of a context ends. */
 uint64_t streams_latest_tail(const struct context *context);
-
-#endif

@@ -1,10 +1,7 @@
 /* Waiting for the device, as cuCtxSynchronize and its relatives do. */
-#ifndef SIM_SYNCHRONIZE_H
-#define SIM_SYNCHRONIZE_H
+#pragma once
 
 #include "driver.h"
 
 /* Leaves the driver, waits for a moment on the device, and comes back in to give unused pool memory back. */
 CUresult synchronize_and_leave(uint64_t until_ns);
-
-#endif

@@ -2,8 +2,7 @@
  * Time on the devices. Work is a piece in the queue of a channel group (groups.h), and runs as time passes
  * (schedule.h). No thread does that: whoever looks lets the devices do what they have done since the last look.
  */
-#ifndef SIM_TIMELINE_H
-#define SIM_TIMELINE_H
+#pragma once
 
 #include "pieces.h"
 #include "schedule.h"
@@ -43,5 +42,3 @@ void timeline_join(void);
 
 /* In a forked child, which has no state any more. */
 void timeline_leave_after_fork(void);
-
-#endif

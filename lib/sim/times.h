@@ -2,8 +2,7 @@
  * Times, known or not. The time at which work ends is found out as the devices get there: until then it is the name of
  * a piece of work (timeline.h) or of a spin (spins.h), which is later than all known times, and is looked up again.
  */
-#ifndef SIM_TIMES_H
-#define SIM_TIMES_H
+#pragma once
 
 #include "common.h"
 
@@ -25,5 +24,3 @@ uint64_t time_in_group(unsigned group, uint64_t time_ns);
 
 /* The later of two times of a group. */
 uint64_t time_later(uint64_t a_ns, uint64_t b_ns);
-
-#endif

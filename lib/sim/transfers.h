@@ -1,6 +1,5 @@
 /* Data that moves: which bytes may be touched, how long it takes, and waiting for it. */
-#ifndef SIM_TRANSFERS_H
-#define SIM_TRANSFERS_H
+#pragma once
 
 #include "streams.h"
 
@@ -16,5 +15,3 @@ uint64_t transfer_ns(uint64_t bytes, uint64_t bytes_per_ms);
 /* Puts a transfer into a stream; end_ns says when it ends. In a capturing stream it becomes a node of this type, and
  * end_ns is 0. */
 CUresult transfer_queue(struct stream *stream, CUgraphNodeType type, uint64_t duration_ns, uint64_t *end_ns);
-
-#endif

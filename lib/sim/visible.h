@@ -1,6 +1,5 @@
 /* The devices that CUDA_VISIBLE_DEVICES leaves, in its order; its indexes are those of CUDA_DEVICE_ORDER. */
-#ifndef SIM_VISIBLE_H
-#define SIM_VISIBLE_H
+#pragma once
 
 #include "config.h"
 #include "cuda_api.h"
@@ -14,5 +13,3 @@ bool visible_device(CUdevice ordinal, unsigned *device);
 
 /* The ordinal of a configured device that is visible. */
 CUdevice visible_ordinal(unsigned device);
-
-#endif

@@ -1,6 +1,5 @@
 /* Virtual memory management: physical memory and the addresses that it is mapped to are apart. */
-#ifndef SIM_VMM_H
-#define SIM_VMM_H
+#pragma once
 
 #include "cuda_api.h"
 #include "regions.h"
@@ -39,5 +38,3 @@ struct mapping {
 
 /* The mapping at an address of a reservation; NULL when nothing is mapped there. */
 struct mapping *vmm_mapping_at(const struct region *reservation, uintptr_t address);
-
-#endif

@@ -1,6 +1,5 @@
 /* The subset of YAML that the configuration needs: `key: value` lines, and lists of such maps one level down. */
-#ifndef SIM_YAML_H
-#define SIM_YAML_H
+#pragma once
 
 #include "common.h"
 
@@ -13,5 +12,3 @@ struct yaml_line {
 
 /* Takes one line apart, in place. NULL, or what is wrong with it. */
 const char *yaml_parse_line(char *text, struct yaml_line *line);
-
-#endif

@@ -1,7 +1,6 @@
 /* A job's slice, as `vgpurun slurm prolog` has made it, and the way into it: for the SPANK plugin and the PAM module.
  */
-#ifndef VGPU_SLURM_SLICE_H
-#define VGPU_SLURM_SLICE_H
+#pragma once
 
 #include <errno.h>
 #include <fcntl.h>
@@ -118,5 +117,3 @@ static inline bool slice_enter(const struct slice *slice) {
          slice_put(slice, "etc/ld.so.preload", "/etc/ld.so.preload", true) &&
          (slice_put(slice, "etc/ld.so.preload", "/etc/ld-nix.so.preload", true) || errno == ENOENT);
 }
-
-#endif

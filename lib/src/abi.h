@@ -13,8 +13,7 @@
  * An all-zero usage file is a valid, empty one: processes may create it at the same moment without a lock. It is read
  * and written by system calls: a process changes shared fields under a lock on their bytes; its own slot needs none.
  */
-#ifndef VGPU_ABI_H
-#define VGPU_ABI_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -185,5 +184,3 @@ _Static_assert(sizeof(struct vgpu_process_usage) == 64 + 64 * VGPU_MAX_DEVICES, 
 _Static_assert(sizeof(struct vgpu_usage) ==
                    64 + 1024 * VGPU_MAX_DEVICES + (64 + 64 * VGPU_MAX_DEVICES) * VGPU_MAX_PROCESSES,
                "layout");
-
-#endif

@@ -1,6 +1,5 @@
 /* The processes of the program: each ends with the one that began it, so that none works on by itself. */
-#ifndef VERIFY_CHILD_H
-#define VERIFY_CHILD_H
+#pragma once
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -15,5 +14,3 @@ static inline pid_t fork_child(void) {
   }
   return child;
 }
-
-#endif

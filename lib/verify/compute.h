@@ -1,6 +1,5 @@
 /* The ways to give a GPU work, each for some time. */
-#ifndef VERIFY_COMPUTE_H
-#define VERIFY_COMPUTE_H
+#pragma once
 
 struct compute_path {
   const char *name;
@@ -18,5 +17,3 @@ void compute_run(const struct compute_path *path, double seconds);
 /* Gives the current context work until an instant; returns how many kernels ended from another one on. */
 long compute_ended(double from_s, double until_s);
 double compute_now_s(void);
-
-#endif

@@ -2,8 +2,7 @@
  * The driver and NVML as a program finds them that knows nothing of vgpurun: by dlopen and dlsym. The machine's
  * driver does not have stays NULL.
  */
-#ifndef VERIFY_DRIVER_H
-#define VERIFY_DRIVER_H
+#pragma once
 
 #define __CUDA_API_VERSION_INTERNAL /* makes the exact prototypes visible */
 #include <cuda.h>
@@ -77,5 +76,3 @@ CUresult driver_try_start(void);
 
 /* The size of the first device in bytes as NVML tells it; 0 where NVML does not answer. */
 unsigned long long nvml_total_bytes(void);
-
-#endif

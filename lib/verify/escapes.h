@@ -1,10 +1,7 @@
 /* Ways of a program that means to pass its limits: past the library, or by what the library reads and writes. */
-#ifndef VERIFY_ESCAPES_H
-#define VERIFY_ESCAPES_H
+#pragma once
 
 /* Comes to the driver in the way of that name, takes memory until refused or until it has `what` bytes, or works for
  * `what` seconds, says so, and waits for a line. `arguments` are the program's own, with which it starts itself again;
  * the second one says which of both. */
 int escape_run(char *arguments[], const char *name, const char *what);
-
-#endif

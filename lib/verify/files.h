@@ -1,6 +1,5 @@
 /* Work on files for the ways past the limits: copies, symbol tables, the loader's name. */
-#ifndef VERIFY_FILES_H
-#define VERIFY_FILES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,5 +26,3 @@ bool file_write(const char *path, long offset, int byte, size_t size);
 
 /* Closes whatever this process has open of a file. */
 void file_close_all(const char *path);
-
-#endif

@@ -1,6 +1,5 @@
 /* The ways to take device memory, each until it is refused. */
-#ifndef VERIFY_MEMORY_H
-#define VERIFY_MEMORY_H
+#pragma once
 
 #include <stddef.h>
 
@@ -16,5 +15,3 @@ extern const struct memory_path memory_paths[];
 
 /* The size of its device as the program is told. */
 void memory_show_view(void);
-
-#endif

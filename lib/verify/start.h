@@ -1,6 +1,5 @@
 /* The first version of the C library's symbols, which every glibc has. */
-#ifndef VERIFY_START_H
-#define VERIFY_START_H
+#pragma once
 
 #if defined(__x86_64__)
 #define FIRST_GLIBC "GLIBC_2.2.5"
@@ -10,6 +9,4 @@
 #define FIRST_DLMOPEN "GLIBC_2.17"
 #else
 #error "no version for this machine"
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* The program tells the host what it found, a line of JSON each, and waits where the host is to look itself. */
-#ifndef VERIFY_TALK_H
-#define VERIFY_TALK_H
+#pragma once
 
 #include <poll.h>
 #include <stdio.h>
@@ -24,5 +23,3 @@ static inline void look_for_host(void) {
   if (poll(&input, 1, LOOK_MS) > 0 && (input.revents & POLLHUP) != 0)
     _exit(4);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * The cases of a program. Its arguments name those to run; without any, all are. test_policy.py reads their names in
  * the source, so that each of them is a test of its own.
  */
-#ifndef CASES_H
-#define CASES_H
+#pragma once
 
 #include "check.h"
 
@@ -38,5 +37,3 @@ static inline int cases_end(void) {
   CHECK(cases_named == 0 ? cases_run > 0 : cases_run == cases_named, "%d cases of %d were run", cases_run, cases_named);
   return 0;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The least that a C test needs: a failed check names itself and ends the program. */
-#ifndef CHECK_H
-#define CHECK_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,5 +13,3 @@
       exit(1);                                                                                                         \
     }                                                                                                                  \
   } while (0)
-
-#endif

@@ -1,7 +1,6 @@
 /* All runs of a test that makes choices: each run repeats the choices of the one before, up to the last that has
  * something untried, and takes the first ones after that. */
-#ifndef EXPLORE_H
-#define EXPLORE_H
+#pragma once
 
 #include "check.h"
 
@@ -40,5 +39,3 @@ static bool explore_go_back(void) {
     explored[explored_depth - 1].choice = explore_take_first(&explored[explored_depth - 1].untried);
   return explored_depth > 0;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The functions of a fuzz target, which fuzz_main.c calls. */
-#ifndef FUZZ_H
-#define FUZZ_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -17,5 +16,3 @@ extern const char fuzz_alphabet[];
 
 /* libFuzzer's name for it. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#endif

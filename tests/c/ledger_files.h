@@ -2,8 +2,7 @@
  * Usage files in memory, in the place of those that processes share. A test says which processes are dead, and which
  * file cannot be read or written.
  */
-#ifndef LEDGER_FILES_H
-#define LEDGER_FILES_H
+#pragma once
 
 #include "cases.h"
 #include "check.h"
@@ -85,5 +84,3 @@ static void run_threads(void *(*thread)(void *slot)) {
   for (int i = 0; i < THREADS; i++)
     pthread_join(threads[i], NULL);
 }
-
-#endif

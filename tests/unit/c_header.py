@@ -15,7 +15,7 @@ Layout = type[ctypes.Structure]
 
 
 def macros(header: Path, prefix: str) -> list[str]:
-    """Every value that the header defines, the include guard aside."""
+    """Every value that the header defines."""
     return re.findall(rf"^#define ({prefix}\w+) ", header.read_text(), re.MULTILINE)
 
 

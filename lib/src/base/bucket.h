@@ -10,8 +10,7 @@
  * that is damaged, or cannot be locked, lets no process have more than the limit. The clock is passed in: every instant
  * is a caller's nanosecond of CLOCK_MONOTONIC.
  */
-#ifndef VGPU_BASE_BUCKET_H
-#define VGPU_BASE_BUCKET_H
+#pragma once
 
 #include "base/compiler.h"
 
@@ -37,5 +36,3 @@ static inline int64_t bucket_pay(int64_t zero_at_ns, int64_t gpu_ns, int64_t pai
   int64_t from_ns = max(zero_at_ns, paid_ns - bucket_wall_ns(BUCKET_BURST_NS, percent));
   return bucket_zero_at(from_ns + bucket_wall_ns(gpu_ns, percent), now_ns, percent);
 }
-
-#endif

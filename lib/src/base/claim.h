@@ -3,8 +3,7 @@
  * behind: the thread's next call takes it, and anybody may once the thread has ended. So what a claim guards is to be
  * usable, not exact, wherever its thread may have been stopped.
  */
-#ifndef VGPU_BASE_CLAIM_H
-#define VGPU_BASE_CLAIM_H
+#pragma once
 
 #include "base/compiler.h"
 #include <signal.h>
@@ -78,5 +77,3 @@ static inline void signals_release(void) {
 
 /* Sleeps in such a wait. */
 void signals_sleep_ns(int64_t duration_ns);
-
-#endif

@@ -1,6 +1,5 @@
 /* The clock of everything here: nanoseconds of CLOCK_MONOTONIC, the same in all processes of a host. */
-#ifndef VGPU_BASE_CLOCK_H
-#define VGPU_BASE_CLOCK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -69,5 +68,3 @@ static inline int64_t quick_clock_ns(void) {
   return __builtin_expect(quick_clock.good_ticks > 0 && quick_clock_read(&now_ns), 1) ? now_ns
                                                                                       : quick_clock_refresh_ns();
 }
-
-#endif

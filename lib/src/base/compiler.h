@@ -5,8 +5,7 @@
  * ours have to come back. So such functions lie next to each other, and such variables too; what they seldom do lies
  * elsewhere.
  */
-#ifndef VGPU_BASE_COMPILER_H
-#define VGPU_BASE_COMPILER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -32,5 +31,3 @@ static inline int64_t max(int64_t a, int64_t b) {
 static inline uint64_t subtract_saturating(uint64_t a, uint64_t b) {
   return a > b ? a - b : 0;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The C library's dlopen, dlsym and dlvsym, found in its own symbol table, since we export all three ourselves. */
-#ifndef VGPU_BASE_LIBC_SYMBOLS_H
-#define VGPU_BASE_LIBC_SYMBOLS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -38,5 +37,3 @@ static inline bool text_equals(const char *a, const char *b) {
     a++, b++;
   return *a == *b;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * Writes one line to stderr, never stdout. LIBCUDA_LOG_LEVEL is HAMi-core's: 0 errors, 1 and 2 warnings and messages
  * (the default is 1), 3 info, 4 debug.
  */
-#ifndef VGPU_BASE_LOG_H
-#define VGPU_BASE_LOG_H
+#pragma once
 
 enum log_level { LOG_ERROR = 0, LOG_WARNING = 1, LOG_MESSAGE = 2, LOG_INFO = 3, LOG_DEBUG = 4 };
 
@@ -16,5 +15,3 @@ void log_line(enum log_level level, const char *format, ...) __attribute__((form
     if (!__atomic_exchange_n(said, 1, __ATOMIC_RELAXED))                                                               \
       log_line(level, __VA_ARGS__);                                                                                    \
   } while (0)
-
-#endif

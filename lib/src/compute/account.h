@@ -2,8 +2,7 @@
  * What a process owes its container, and the shares that this is a part of: the buckets of the meter, charged by the
  * GPU time that was had.
  */
-#ifndef VGPU_COMPUTE_ACCOUNT_H
-#define VGPU_COMPUTE_ACCOUNT_H
+#pragma once
 
 #include "abi.h"
 
@@ -35,5 +34,3 @@ void account_enter(struct account *account, const struct account_entry *entry);
 
 /* When all buckets have tokens; or, in the past, had; 0: nothing is limited. The terms hold as they are. */
 int64_t account_open_at_ns(struct account *account, int64_t now_ns);
-
-#endif

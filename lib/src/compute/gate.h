@@ -3,8 +3,7 @@
  * process pays for the time in which it had work outstanding, whoever else had the GPU meanwhile. What is launched
  * ahead is bounded for each thread, so that it does not run on for long after the tokens are used up.
  */
-#ifndef VGPU_COMPUTE_GATE_H
-#define VGPU_COMPUTE_GATE_H
+#pragma once
 
 #include "compute/meter.h"
 
@@ -20,5 +19,3 @@ void gate_settle_now_and_then(struct meter *meter, int64_t now_ns);
 
 /* Charges what has not been charged yet: the process ends. */
 void gate_settle(struct meter *meter);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * The driver and the clock are passed in; no CUDA header is needed here. No lock is held across a driver call.
  */
-#ifndef VGPU_COMPUTE_METER_H
-#define VGPU_COMPUTE_METER_H
+#pragma once
 
 #include "compute/account.h"
 #include "shared/device_state.h"
@@ -97,5 +96,3 @@ void meter_remove_context(struct meter *meter, void *context);
 
 /* May the calling thread ask for the stream? A capture may have reached it by an event. */
 bool meter_may_touch(struct meter_stream *stream);
-
-#endif

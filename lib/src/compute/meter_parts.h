@@ -1,6 +1,5 @@
 /* Fields that threads share without a claim. */
-#ifndef VGPU_COMPUTE_METER_PARTS_H
-#define VGPU_COMPUTE_METER_PARTS_H
+#pragma once
 
 #include "base/claim.h"
 #include "base/compiler.h"
@@ -12,5 +11,3 @@
 #define swap(field, to) atomic_exchange_explicit(&(field), to, memory_order_relaxed)
 #define replace(field, from, to)                                                                                       \
   atomic_compare_exchange_weak_explicit(&(field), &(from), to, memory_order_relaxed, memory_order_relaxed)
-
-#endif

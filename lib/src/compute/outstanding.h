@@ -3,8 +3,7 @@
  * the GPU's own scheduler holds may have had of the GPU at most. Nothing is asked of the driver but what the thread
  * that launches, or waits, may ask of its own streams; and nothing is recorded on a stream.
  */
-#ifndef VGPU_COMPUTE_OUTSTANDING_H
-#define VGPU_COMPUTE_OUTSTANDING_H
+#pragma once
 
 #include "compute/meter.h"
 
@@ -34,5 +33,3 @@ int64_t outstanding_take_ns(struct meter *meter, int64_t now_ns);
 static inline bool outstanding_any(struct meter *meter) {
   return atomic_load(&meter->outstanding.streams) > 0;
 }
-
-#endif

@@ -6,8 +6,7 @@
  * process is suspended, and goes on to the BODY of a caught function (in a file of cuda/) or, where a function is only
  * recorded, to the DRIVER.
  */
-#ifndef VGPU_CUDA_ENTRIES_H
-#define VGPU_CUDA_ENTRIES_H
+#pragma once
 
 #include "device/suspension.h"
 #include "profile/file.h"
@@ -67,5 +66,3 @@
 #define CAPTURES .captures = true
 #define CHANGES_CONTEXT .changes_context = true
 #define ENDS_KERNELS .ends_kernels = true
-
-#endif

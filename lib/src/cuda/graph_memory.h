@@ -1,6 +1,5 @@
 /* Memory that a graph's nodes allocate: the driver takes it when the graph is uploaded or launched. */
-#ifndef VGPU_CUDA_GRAPH_MEMORY_H
-#define VGPU_CUDA_GRAPH_MEMORY_H
+#pragma once
 
 #include "cuda/memory.h"
 #include "cuda/memory_pools.h"
@@ -36,5 +35,3 @@ struct graph_needs {
 bool graph_nodes_read(CUgraph graph, struct graph_needs **needs);
 
 void graph_needs_free(struct graph_needs *needs);
-
-#endif

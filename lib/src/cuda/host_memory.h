@@ -3,8 +3,7 @@
  * advised to stay on the host, where the GPU reads and writes it. So every copy, kernel and cuMemFree takes it for what
  * the program asked for, and none of it comes to the device.
  */
-#ifndef VGPU_CUDA_HOST_MEMORY_H
-#define VGPU_CUDA_HOST_MEMORY_H
+#pragma once
 
 #include "device/devices.h"
 
@@ -33,5 +32,3 @@ void host_memory_collect(void);
 
 /* Forgets what has not been freed yet of a context that is gone. */
 void host_memory_forget_context(CUcontext context);
-
-#endif

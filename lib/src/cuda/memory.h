@@ -1,6 +1,5 @@
 /* Allocations of the device's memory. */
-#ifndef VGPU_CUDA_MEMORY_H
-#define VGPU_CUDA_MEMORY_H
+#pragma once
 
 #include "cuda/reserve.h"
 #include "device/devices.h"
@@ -11,5 +10,3 @@ CUresult memory_allocate_on_host(const struct current *current, CUdeviceptr *poi
 
 /* Forgets the allocations of a context that is gone. */
 void memory_forget_context(struct device *device, CUcontext context);
-
-#endif

@@ -1,6 +1,5 @@
 /* A device's memory as programs see it, in CUDA and in NVML alike: a device of the limit's size. */
-#ifndef VGPU_CUDA_MEMORY_INFO_H
-#define VGPU_CUDA_MEMORY_INFO_H
+#pragma once
 
 #include "device/devices.h"
 
@@ -14,5 +13,3 @@ struct memory_view {
  */
 struct memory_view memory_view(struct device *device, uint64_t driver_total_bytes, uint64_t driver_free_bytes);
 uint64_t memory_view_total(struct limits limits, uint64_t driver_total_bytes);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * memory_pools.c keeps the pools and their reserves; pools.c has the calls that allocate from them.
  */
-#ifndef VGPU_CUDA_MEMORY_POOLS_H
-#define VGPU_CUDA_MEMORY_POOLS_H
+#pragma once
 
 #include "device/devices.h"
 
@@ -63,5 +62,3 @@ uint64_t pools_idle_bytes(CUmemoryPool handle);
 enum pools { POOLS_REREAD, POOLS_TRIM };
 bool pools_settle(struct device *device, enum pools what);
 void pools_after_wait(void);
-
-#endif

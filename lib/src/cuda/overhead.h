@@ -1,7 +1,6 @@
 /* Device memory that the driver takes for itself, by NVML's figures: contexts, modules, fragmentation. Memory that a
  * context takes when it is made is told apart, and given back with it. */
-#ifndef VGPU_CUDA_OVERHEAD_H
-#define VGPU_CUDA_OVERHEAD_H
+#pragma once
 
 #include "device/devices.h"
 
@@ -40,5 +39,3 @@ void overhead_context_made(struct device *device, CUcontext context, uint64_t be
 
 /* A context is gone: its bytes are no longer told apart. The overhead is lowered at the next correction. */
 void overhead_context_ended(const struct device *device, CUcontext context);
-
-#endif

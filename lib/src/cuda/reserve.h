@@ -1,6 +1,5 @@
 /* Room for memory: reserve, then allocate, then commit or undo. */
-#ifndef VGPU_CUDA_RESERVE_H
-#define VGPU_CUDA_RESERVE_H
+#pragma once
 
 #include "device/devices.h"
 #include "device/process.h"
@@ -128,5 +127,3 @@ CUresult measured_undone(struct device *device, CUresult result);
 /* What a stream needs room for. Measured on driver 580: it takes half a MiB, of blocks that its context keeps when the
  * stream is gone: nothing is undone then. So there has to be room for a block, whether or not it will need one. */
 #define STREAM_BYTES LEDGER_BLOCK_BYTES
-
-#endif

@@ -1,6 +1,5 @@
 /* The GPUs as this process meets them (CUDA ordinals, NVML handles), told apart by UUID, with their limits. */
-#ifndef VGPU_DEVICE_DEVICES_H
-#define VGPU_DEVICE_DEVICES_H
+#pragma once
 
 #include "compute/meter.h"
 #include "device/process.h"
@@ -102,5 +101,3 @@ static inline bool capture_is_active(CUstream stream) {
   CUstreamCaptureStatus status;
   return real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The driver's own lists of the processes that run on a device, however long they are, by their PIDs. */
-#ifndef VGPU_DEVICE_NVML_PROCESSES_H
-#define VGPU_DEVICE_NVML_PROCESSES_H
+#pragma once
 
 #include "hook/hooks.h"
 
@@ -23,5 +22,3 @@ void nvml_processes_done(struct nvml_processes *running);
 
 /* The bytes that a process holds by this list; false when it is not in it. */
 bool nvml_processes_find(const struct nvml_processes *running, unsigned pid, uint64_t *bytes);
-
-#endif

@@ -1,7 +1,6 @@
 /* This process: whether it is limited, its files and its ledger, and that it may be a forked child.
  */
-#ifndef VGPU_DEVICE_PROCESS_H
-#define VGPU_DEVICE_PROCESS_H
+#pragma once
 
 #include "base/compiler.h"
 #include "memory/ledger.h"
@@ -97,5 +96,3 @@ const struct ledger *process_ledger_view(void);
 
 /* The ledger of a level, for reading only. */
 const struct ledger *process_ledger_at(int level);
-
-#endif

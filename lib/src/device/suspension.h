@@ -3,8 +3,7 @@
  * meanwhile, before it reaches the driver, and asks for the GPUs in the usage file: the host's
  * daemon (vgpurun guard) brings them back. The driver itself would let the call wait as long, and tell nobody.
  */
-#ifndef VGPU_DEVICE_SUSPENSION_H
-#define VGPU_DEVICE_SUSPENSION_H
+#pragma once
 
 #include "device/process.h"
 
@@ -27,5 +26,3 @@ static inline void suspension_pass(void) {
   if (process_is_suspended())
     suspension_wait();
 }
-
-#endif

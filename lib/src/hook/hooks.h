@@ -3,8 +3,7 @@
  * lists come the typed table of real functions, their lookup, the routing by address and the tests; the prototypes are
  * the header's own, so that a missing body is a link error, and a wrong prototype or a double row a compile error.
  */
-#ifndef VGPU_HOOK_HOOKS_H
-#define VGPU_HOOK_HOOKS_H
+#pragma once
 
 #define __CUDA_API_VERSION_INTERNAL /* makes the old and the _ptsz prototypes visible */
 #include <cuda.h>
@@ -267,5 +266,3 @@ bool hooks_is_missing(const void *function);
 
 /* Begins the definition of what is exported. */
 #define HOOK __attribute__((visibility("default")))
-
-#endif

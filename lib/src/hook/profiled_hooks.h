@@ -1,7 +1,6 @@
 /* The list of functions that are only recorded, for hook/hooks.h: they are handed out while there is a profile. Each
  * has a row in cuda/copies.c. */
-#ifndef VGPU_HOOK_PROFILED_HOOKS_H
-#define VGPU_HOOK_PROFILED_HOOKS_H
+#pragma once
 
 /* X(symbol) */
 #define CUDA_PROFILED(X)                                                                                               \
@@ -140,5 +139,3 @@
   X(cuCtxSetCurrent)                                                                                                   \
   X(cuLibraryGetKernel)                                                                                                \
   X(cuModuleGetFunction)
-
-#endif

@@ -13,8 +13,7 @@
  * two blocks: small allocations draw on what counts already. Above its own level a process may keep more than that, so
  * that what it releases and asks for again costs nothing there: a small part of the level's limit at the most.
  */
-#ifndef VGPU_MEMORY_LEDGER_H
-#define VGPU_MEMORY_LEDGER_H
+#pragma once
 
 #include "abi.h"
 
@@ -157,5 +156,3 @@ struct ledger_range {
 enum ledger_cause { LEDGER_LOOKED, LEDGER_MADE };
 struct ledger_range ledger_correct(const struct ledger *ledger, int device, const struct ledger_snapshot *before,
                                    uint64_t driver_bytes, enum ledger_cause cause, uint64_t answered_bytes);
-
-#endif

@@ -2,8 +2,7 @@
  * The holdings of this process, the place of its slot, and a level of the shares that it is in: for the files of the
  * ledger alone. Holdings are read and changed with the claim.
  */
-#ifndef VGPU_MEMORY_LEDGER_OWN_H
-#define VGPU_MEMORY_LEDGER_OWN_H
+#pragma once
 
 #include "memory/ledger.h"
 
@@ -46,5 +45,3 @@ static inline int reach(const struct ledger *ledger) {
 static inline uint64_t others_of_late(const struct ledger *ledger, int device) {
   return __atomic_load_n(&level_of(ledger)->others_bytes[device], __ATOMIC_RELAXED);
 }
-
-#endif

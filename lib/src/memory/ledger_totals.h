@@ -1,8 +1,7 @@
 /*
  * Totals over all processes of a share: the slots of the others in its usage file are read for them.
  */
-#ifndef VGPU_MEMORY_LEDGER_TOTALS_H
-#define VGPU_MEMORY_LEDGER_TOTALS_H
+#pragma once
 
 #include "memory/ledger.h"
 
@@ -41,5 +40,3 @@ bool ledger_has_process(const struct ledger *ledger, uint32_t pid);
  * calls, so that the dead are told apart only where it matters. */
 enum ledger_count { LEDGER_ALL_SLOTS, LEDGER_LIVE_SLOTS };
 uint64_t ledger_held_by_others(const struct ledger *ledger, int way, int device, enum ledger_count count);
-
-#endif

@@ -2,8 +2,7 @@
  * A map from the driver's names for memory (pointers, handles) to what was counted for them. Safe for many threads;
  * its cost does not grow with its size. No lock is held when a call returns.
  */
-#ifndef VGPU_MEMORY_TABLE_H
-#define VGPU_MEMORY_TABLE_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -58,5 +57,3 @@ void table_take_context(struct table *table, void *context, void (*removed)(cons
 
 /* In a forked child, where another thread may have held a lock: starts empty. Its old content is not freed. */
 void table_abandon(struct table *table);
-
-#endif

@@ -1,7 +1,6 @@
 /* A device as NVML, and so nvidia-smi, shows it to a limited program: the container's share of it, and its processes.
  */
-#ifndef VGPU_NVML_VIEW_H
-#define VGPU_NVML_VIEW_H
+#pragma once
 
 #include "device/devices.h"
 
@@ -10,5 +9,3 @@ struct device *nvml_view_device(nvmlDevice_t handle);
 
 /* Is this a process of the container that uses, or has used, the GPU? */
 bool nvml_view_has_process(unsigned pid);
-
-#endif

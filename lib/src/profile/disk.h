@@ -1,6 +1,5 @@
 /* The profile's file on the disk: made, mapped, and given its room step by step. */
-#ifndef VGPU_PROFILE_DISK_H
-#define VGPU_PROFILE_DISK_H
+#pragma once
 
 #include "abi.h"
 #include "profile/file.h"
@@ -39,5 +38,3 @@ static inline bool profile_is_wanted(void) {
   const char *folder = getenv(VGPU_ENV_PROFILE);
   return folder != NULL && folder[0] != '\0';
 }
-
-#endif

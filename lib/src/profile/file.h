@@ -10,8 +10,7 @@
  * All times but two are nanoseconds of CLOCK_MONOTONIC; those two are on the axis of CLOCK_REALTIME as it was at the
  * start.
  */
-#ifndef VGPU_PROFILE_FILE_H
-#define VGPU_PROFILE_FILE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -122,5 +121,3 @@ _Static_assert(sizeof(struct profile_total) == 40, "layout");
 _Static_assert(sizeof(struct profile_kernel) == 16, "layout");
 _Static_assert(sizeof(struct profile_fill) == 16, "layout");
 _Static_assert(sizeof(struct profile_file) <= PROFILE_CHUNKS_OFFSET, "layout");
-
-#endif

@@ -2,8 +2,7 @@
  * Launches of a stream between two markers (timing events). The GPU's clock tells when the markers were done; how long
  * the GPU worked in between follows from when the program launched, and from what such launches usually take.
  */
-#ifndef VGPU_PROFILE_GROUPS_H
-#define VGPU_PROFILE_GROUPS_H
+#pragma once
 
 #include "profile/kernels.h"
 
@@ -56,5 +55,3 @@ struct profile_measure profile_group_measure(const struct profile_group *group, 
 
 /* Shares out what the group has had of the GPU; where that is all of a sure time, its work is learned. */
 void profile_group_settle(const struct profile_group *group, const struct profile_measure *measure, int64_t own_ns);
-
-#endif

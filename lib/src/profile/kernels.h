@@ -2,8 +2,7 @@
  * Kernels by name, in the profile: how often each was launched, and its GPU time. And what is launched, as far as that
  * tells how long it takes: a kernel with a size of grid, or a graph.
  */
-#ifndef VGPU_PROFILE_KERNELS_H
-#define VGPU_PROFILE_KERNELS_H
+#pragma once
 
 #include "profile/records.h"
 
@@ -56,5 +55,3 @@ uint32_t profile_kernels_fill(const struct profile_work *work, const struct prof
 /* Adds GPU time of a kernel that filled the GPU to that part on average. */
 void profile_kernels_add_fill(uint32_t kernel, int64_t gpu_ns, double part);
 void profile_kernels_add_time(uint32_t kernel, int64_t gpu_ns);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * The latest OVERLAPS are remembered apart from each other; of what lies before them, only how much of it was counted.
  */
-#ifndef VGPU_PROFILE_OVERLAPS_H
-#define VGPU_PROFILE_OVERLAPS_H
+#pragma once
 
 #include "base/compiler.h"
 
@@ -70,5 +69,3 @@ static inline int64_t overlaps_add(struct overlaps *overlaps, struct overlap tim
   overlaps->count += 1 - (after - first);
   return own_ns;
 }
-
-#endif

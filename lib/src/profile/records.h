@@ -2,8 +2,7 @@
  * Stores the threads' records in the ring, and their totals. No lock: each thread has a place of its own. It
  * happens at every call, so that what it mostly takes is here.
  */
-#ifndef VGPU_PROFILE_RECORDS_H
-#define VGPU_PROFILE_RECORDS_H
+#pragma once
 
 #include "base/compiler.h"
 #include "profile/disk.h"
@@ -106,5 +105,3 @@ static inline void profile_records_count_launch(uint32_t kernel) {
     profile_records_find_slot();
   profile_add(&profile_place.launches[kernel], 1);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * The objects that the driver has made for this process, as its calls show: which channels work on which GPU. Only the
  * channels of compute engines are kept; copies go on while those are off.
  */
-#ifndef VGPU_SCHEDULER_CHANNELS_H
-#define VGPU_SCHEDULER_CHANNELS_H
+#pragma once
 
 #include "scheduler/rm.h"
 
@@ -55,5 +54,3 @@ uint32_t channels_uuid(const struct channels *gpu, char uuid[CHANNELS_UUID_BYTES
 
 /* The GPU's clock, in nanoseconds. */
 uint32_t channels_gpu_time(const struct channels *gpu, int64_t *time_ns);
-
-#endif

@@ -3,8 +3,7 @@
  * up for how long the GPU has worked for this process, charges that to its container, and takes the process's channels
  * off the GPU, in the middle of a kernel, until there are tokens again. docs/dev/compute.md tells how it works.
  */
-#ifndef VGPU_SCHEDULER_GOVERNOR_H
-#define VGPU_SCHEDULER_GOVERNOR_H
+#pragma once
 
 #include "compute/meter.h"
 #include "scheduler/samples.h"
@@ -22,5 +21,3 @@ void governor_settle_all(void);
 
 /* Call in a forked child, which has neither the thread nor the contexts. */
 void governor_forget(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* Shared by the files of the governor: scheduler/governor.c (its thread), scheduler/settle.c, scheduler/switch.c. */
-#ifndef VGPU_SCHEDULER_GOVERNOR_PARTS_H
-#define VGPU_SCHEDULER_GOVERNOR_PARTS_H
+#pragma once
 
 #include "compute/account.h"
 #include "compute/meter_parts.h"
@@ -59,5 +58,3 @@ void governor_turn(struct governor *governor, bool off);
 
 /* Likewise, as the account has it, and returns for how long nothing is to be done. */
 int64_t governor_switch_as_due(struct governor *governor);
-
-#endif

@@ -4,8 +4,7 @@
  * time, and come at once when they are asked for. A context that nobody else drives away stays on the GPU when it has
  * nothing to do, and has no records then.
  */
-#ifndef VGPU_SCHEDULER_RECORDS_H
-#define VGPU_SCHEDULER_RECORDS_H
+#pragma once
 
 #include "scheduler/channels.h"
 
@@ -40,5 +39,3 @@ void records_note_on(struct records *records);
  * recorded by now; nothing where there are no records. While the channels are off that is time in which it does
  * nothing. */
 int64_t records_read_ns(struct records *records, const struct channels *gpu);
-
-#endif

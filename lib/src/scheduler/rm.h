@@ -3,8 +3,7 @@
  * those of NVIDIA's open kernel modules (src/common/sdk/nvidia/inc, nvos.h and ctrl/), where they are declared for all
  * users. A client's objects obey its own open file alone.
  */
-#ifndef VGPU_SCHEDULER_RM_H
-#define VGPU_SCHEDULER_RM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -70,5 +69,3 @@ void rm_free_memory(struct rm_client client, uint32_t object, const void *memory
 
 /* Has any of the channels had work for a quarter of a millisecond? RM_BUSY, RM_OK, or what went wrong. */
 uint32_t rm_ask_idle(struct rm_client client, uint32_t device, const uint32_t channels[], uint32_t count);
-
-#endif

@@ -3,8 +3,7 @@
  * a process is alone on its GPU, its context stays there with nothing to do, and a program that launches small kernels
  * has gaps between them while it has work: neither the records nor the launches show those.
  */
-#ifndef VGPU_SCHEDULER_SAMPLES_H
-#define VGPU_SCHEDULER_SAMPLES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -47,5 +46,3 @@ int64_t samples_give_back(struct samples *samples, int64_t most_ns);
 
 /* Compares what has been charged with new samples, if there are any. Only what nobody else has had can be compared. */
 void samples_look(struct samples *samples, bool is_alone);
-
-#endif

@@ -5,8 +5,7 @@
  * nothing, and the kernel releases its lock. A hostile process may hold the lock for ever, so callers wait a bounded
  * time.
  */
-#ifndef VGPU_SHARED_DEVICE_STATE_H
-#define VGPU_SHARED_DEVICE_STATE_H
+#pragma once
 
 #include "abi.h"
 #include "shared/shared_file.h"
@@ -30,5 +29,3 @@ bool device_state_change(struct device_state *state, void (*change)(struct vgpu_
 /* Reports a limit that cannot be enforced, for `vgpurun smi`, until the file is made anew: VGPU_NOT_ENFORCED_*. Callers
  * also write a line on stderr. */
 void device_state_not_enforced(struct device_state *state, uint32_t what);
-
-#endif

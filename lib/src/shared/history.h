@@ -5,8 +5,7 @@
  * nothing was charged in s. It cuts the lower half to a full second, and leaves out the second that has not ended: GPU
  * time is charged when it is over.
  */
-#ifndef VGPU_SHARED_HISTORY_H
-#define VGPU_SHARED_HISTORY_H
+#pragma once
 
 #include "abi.h"
 
@@ -24,5 +23,3 @@ unsigned utilization_measured(const struct vgpu_device_shared *device, int64_t n
 
 /* A share of the whole GPU, of what a limit leaves of it. */
 unsigned utilization_of_limit(unsigned percent, uint32_t limit_percent);
-
-#endif

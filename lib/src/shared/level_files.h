@@ -5,8 +5,7 @@
  * The slot is held by a kernel lock of the open file description, so that it ends with the process however that ends.
  * A forked child starts without files: it holds no GPU memory, and must not keep its parent's slot alive.
  */
-#ifndef VGPU_SHARED_LEVEL_FILES_H
-#define VGPU_SHARED_LEVEL_FILES_H
+#pragma once
 
 #include "abi.h"
 #include "memory/ledger.h"
@@ -58,5 +57,3 @@ extern const struct ledger_slots level_files_slots;
 
 /* Lets go of what a forked child has inherited. */
 void level_files_forget(struct level_files *files);
-
-#endif

@@ -1,6 +1,5 @@
 /* Parses limits as people write them. It needs nothing but the C library, since Slurm's plugin is built with it too. */
-#ifndef VGPU_SHARED_LIMIT_TEXT_H
-#define VGPU_SHARED_LIMIT_TEXT_H
+#pragma once
 
 #include "abi.h"
 
@@ -18,5 +17,3 @@ bool limits_parse_memory(const char *text, uint64_t device_bytes, uint64_t *memo
 
 /* "50", "50%"; 0 and 100 mean none. */
 bool limits_parse_sm(const char *text, uint32_t *sm_percent);
-
-#endif

@@ -2,8 +2,7 @@
  * Finds where limits come from. A text that cannot be parsed is never "unlimited": it is read as the strictest limit
  * there is, and one line on stderr says so.
  */
-#ifndef VGPU_SHARED_LIMITS_H
-#define VGPU_SHARED_LIMITS_H
+#pragma once
 
 #include "abi.h"
 #include "base/compiler.h"
@@ -62,5 +61,3 @@ static inline uint32_t limits_hard_percent(struct limits limits) {
 
 /* The place of a device in the file, or -1. */
 int limits_find_device(const struct vgpu_limits *file, const char *uuid);
-
-#endif

@@ -7,8 +7,7 @@
  * children do not inherit: so a program that closes every descriptor keeps its slot, and a child never keeps its
  * parent's. The descriptor that stays open is for questions only, and is opened again when the program has closed it.
  */
-#ifndef VGPU_SHARED_SHARED_FILE_H
-#define VGPU_SHARED_SHARED_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -86,5 +85,3 @@ void shared_file_forget(struct shared_file *file);
 
 /* Gives up a file that turned out to be unusable. */
 void shared_file_close(struct shared_file *file);
-
-#endif

@@ -3,8 +3,7 @@
  * where compute is limited or paused, where another tenant uses the GPU, where memory takes turns (--swap). Any other
  * process without a compute limit that is alone on its GPUs is measured nowhere, and looks up every now and then.
  */
-#ifndef VGPU_STREAM_METERS_H
-#define VGPU_STREAM_METERS_H
+#pragma once
 
 #include "base/clock.h"
 #include "compute/meter.h"
@@ -49,5 +48,3 @@ struct meter *meters_current(void);
 
 /* The meters' driver, on CUDA. */
 extern const struct meter_driver meters_driver;
-
-#endif

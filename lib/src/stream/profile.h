@@ -2,8 +2,7 @@
  * The profile of this process: what it asks of the driver, how long its launches keep the GPU busy, and what its
  * devices show meanwhile. On when PFLOG names a folder; then the first call of the driver makes a file there.
  */
-#ifndef VGPU_STREAM_PROFILE_H
-#define VGPU_STREAM_PROFILE_H
+#pragma once
 
 #include "base/clock.h"
 #include "compute/meter.h"
@@ -87,5 +86,3 @@ void profile_span(uint8_t device, uint32_t stream, const struct profile_measure 
 
 /* The observer for meters; NULL while the profile is off. */
 const struct meter_observer *profile_observer(void);
-
-#endif

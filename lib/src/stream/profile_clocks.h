@@ -1,6 +1,5 @@
 /* Places the GPU's clock, as the markers of a context read it, on that of the host. By one thread at a time. */
-#ifndef VGPU_STREAM_PROFILE_CLOCKS_H
-#define VGPU_STREAM_PROFILE_CLOCKS_H
+#pragma once
 
 #include "hook/hooks.h"
 
@@ -27,5 +26,3 @@ bool profile_clocks_place_marker(struct profile_clock *clock, void **marker, int
 
 /* The context is being destroyed: its markers must not be touched any more. */
 void profile_clocks_forget_context(CUcontext destroyed);
-
-#endif

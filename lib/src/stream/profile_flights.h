@@ -2,8 +2,7 @@
  * Groups of launches that are in flight, with markers around them: those that are done are placed on the clock of the
  * host, in the order in which they ended, and told to the profile. By one thread at a time.
  */
-#ifndef VGPU_STREAM_PROFILE_FLIGHTS_H
-#define VGPU_STREAM_PROFILE_FLIGHTS_H
+#pragma once
 
 #include "hook/hooks.h"
 #include "profile/groups.h"
@@ -56,5 +55,3 @@ void profile_flights_harvest_now_and_then(void);
 /* Around a call that may destroy a context, whose markers are not touched any more then. */
 bool profile_flights_pause(void);
 void profile_flights_resume(bool paused, CUcontext destroyed);
-
-#endif

@@ -1,6 +1,5 @@
 /* Timing events on CUDA streams, kept for use again: by them the profile tells how long launches take. */
-#ifndef VGPU_STREAM_PROFILE_MARKERS_H
-#define VGPU_STREAM_PROFILE_MARKERS_H
+#pragma once
 
 #include "hook/hooks.h"
 
@@ -22,5 +21,3 @@ bool profile_markers_elapsed_ns(void *start, void *end, int64_t *elapsed_ns);
 
 /* The context is being destroyed: its markers must not be touched any more. */
 void profile_markers_forget_context(CUcontext context);
-
-#endif

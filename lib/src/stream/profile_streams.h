@@ -8,8 +8,7 @@
  * the open group of a stream ends before anything else is done with it, such as a copy or the begin of a capture; and a
  * thread that launches on another stream, or waits, has launched last on the one that it marks.
  */
-#ifndef VGPU_STREAM_PROFILE_STREAMS_H
-#define VGPU_STREAM_PROFILE_STREAMS_H
+#pragma once
 
 #include "hook/hooks.h"
 #include "profile/groups.h"
@@ -46,5 +45,3 @@ void profile_streams_resume(bool paused, CUcontext destroyed);
 
 /* The thread may have another current context from now on. */
 void profile_streams_context_changes(void);
-
-#endif

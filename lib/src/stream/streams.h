@@ -1,6 +1,5 @@
 /* Which meter, and which of its streams, a CUDA stream handle means to the calling thread. */
-#ifndef VGPU_STREAM_STREAMS_H
-#define VGPU_STREAM_STREAMS_H
+#pragma once
 
 #include "compute/meter.h"
 #include "device/devices.h"
@@ -41,5 +40,3 @@ void streams_forget_stream(CUstream stream);
 
 /* Call after a context of the device has been destroyed, and all of its streams with it. */
 void streams_forget_context(const struct device *device, CUcontext context);
-
-#endif

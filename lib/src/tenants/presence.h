@@ -11,8 +11,7 @@
  * Folders outlive their programs that are killed, and any user may make thousands: a search is among some of them, and
  * the next one goes on from there.
  */
-#ifndef VGPU_TENANTS_PRESENCE_H
-#define VGPU_TENANTS_PRESENCE_H
+#pragma once
 
 #include "shared/limits.h"
 #include "tenants/tenants.h"
@@ -72,5 +71,3 @@ void presence_search(struct presence *presence);
 
 /* Call in a forked child. */
 void presence_forget(struct presence *presence);
-
-#endif

@@ -6,8 +6,7 @@
  * Nobody waits for anybody by it: it decides for how long each has the GPU at a time where several want it, and which
  * part of it falls to a tenant whose limit is a weight.
  */
-#ifndef VGPU_TENANTS_TENANTS_H
-#define VGPU_TENANTS_TENANTS_H
+#pragma once
 
 #include "shared/shared_file.h"
 
@@ -50,5 +49,3 @@ void tenants_forget(struct tenants *tenants);
 
 /* Gives the files up before others have been looked for. */
 void tenants_close(struct tenants *tenants);
-
-#endif

@@ -2,8 +2,7 @@
  * For small programs that measure: finds the driver as frameworks do, by dlopen and cuGetProcAddress, so that a
  * preloaded library is met as usual.
  */
-#ifndef BENCH_DRIVER_H
-#define BENCH_DRIVER_H
+#pragma once
 
 #include <cuda.h>
 
@@ -40,5 +39,3 @@ static double now_ns(void) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * On the simulated GPU kernels do not run, and do not show their progress: an event after each launch does. So the
  * measurements can be tried there.
  */
-#ifndef BENCH_SIMULATED_H
-#define BENCH_SIMULATED_H
+#pragma once
 
 #include "driver.h"
 
@@ -64,5 +63,3 @@ static void simulated_follow(CUstream stream, volatile unsigned long long *seen,
   simulated.head++;
   pthread_mutex_unlock(&simulated.lock);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* For test programs: the current context, a kernel by its name, and a launch of it. */
-#ifndef KERNEL_H
-#define KERNEL_H
+#pragma once
 
 #include "ok.h"
 
@@ -22,5 +21,3 @@ static CUfunction kernel_of(const char *name) {
 static inline void launch(CUfunction kernel, CUstream stream) {
   OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* For test programs: a call of the driver that fails ends them, and says which; and the time. */
-#ifndef OK_H
-#define OK_H
+#pragma once
 
 #include <cuda.h>
 
@@ -26,5 +25,3 @@ static inline int64_t now_ns(void) {
 static inline double now_s(void) {
   return (double)now_ns() / 1e9;
 }
-
-#endif
