@@ -29,11 +29,11 @@ from kubernetes.utils.quantity import parse_quantity
 
 from api_server import ApiServer
 from claim_maker import result
-from dra_host import DRIVER, PluginHost, wait_until
+from dra_host import DRIVER, PluginHost
 from node_names import COMPUTE, MEMORY
 from node_of_test import NodeOfTest, node_of_test
 from pod_resources import PodResources
-from support import CHECKOUT, LIBRARY, short_folder
+from support import CHECKOUT, LIBRARY, short_folder, wait_until
 from support.scraping import free_port
 from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.dra.cluster import Cluster

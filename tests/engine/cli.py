@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import docker
 
-from support import command_line
+from support import command_line, wait_until
 from vgpurun.engine.labels import read_record
 
 OURS = (sys.executable, "-m", "vgpurun")
@@ -163,19 +162,6 @@ def guarding(vgpurun: Cli, *options: str) -> Iterator[subprocess.Popen[str]]:
         if guard.poll() is None:
             guard.terminate()
             assert guard.wait(60) == 0, said.read_text()
-
-
-def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 60, interval_s: float = 0.02) -> Any:
-    """Wait for ``condition`` to hold and return its value.
-
-    Raises:
-        AssertionError: it did not hold within ``timeout_s`` seconds.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"no {what} within {timeout_s} s"
-        time.sleep(interval_s)
-    return value
 
 
 def clean_environment(docker_host: str, state_dir: Path, home: Path) -> dict[str, str]:

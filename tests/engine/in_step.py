@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cli import wait_until
+from support import wait_until
 
 
 def told(folder: Path, name: str, count: int) -> list[dict[str, Any]]:

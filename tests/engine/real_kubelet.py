@@ -16,7 +16,8 @@ from typing import Any
 
 import docker
 
-from cli import PROGRAMS, wait_until
+from cli import PROGRAMS
+from support import wait_until
 
 NODE = "node-a"
 SETTINGS = [Path("/proc/sys") / name for name in ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops")]

@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import docker
@@ -17,10 +17,10 @@ import yaml
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT7
 
-from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
+from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
 from docker_command import docker_command
 from escapes import by_nix_loader
-from support import CHECKOUT
+from support import CHECKOUT, wait_until
 from support.debian_packages import unpacked
 from vgpurun import abi
 from vgpurun.cdi.of_slices import TMPFILES
@@ -85,22 +85,15 @@ def device(name: str) -> tuple[str, ...]:
     return ("--device", f"vgpurun.io/gpu={name}", *WITH_PROGRAMS)
 
 
-@pytest.mark.parametrize("prefix", [(), ("env", "-i")], ids=["as it is", "env -i"])
-def test_docker_run_gives_the_limits(cli: Cli, name: str, debian: str, prefix: tuple[str, ...]) -> None:
-    seen = json.loads(
-        docker_run(cli, "--rm", *device(name), debian, *prefix, "/usr/bin/python3", *GPU_PROGRAM[1:], "info")
-    )
+@pytest.mark.parametrize("prefix", [("env", "-i"), by_nix_loader()], ids=["env -i", "Nix's loader"])
+def test_docker_run_gives_the_limits(cli: Cli, name: str, debian: str, prefix: Sequence[str]) -> None:
+    info = (*prefix, "/usr/bin/python3", *GPU_PROGRAM[1:], "info")
+    seen = json.loads(docker_run(cli, "--rm", *device(name), debian, *info))
     assert [each["total"] for each in seen["devices"]] == [2 * GIB]
     assert [each["nvml_total"] for each in seen["devices"]] == [2 * GIB]
     filled = json.loads(docker_run(cli, "--rm", *device(name), debian, *GPU_PROGRAM, "fill", str(20 * MIB)))
     assert filled["result"] == 2
     assert GIB < filled["granted_bytes"] <= 2 * GIB - 518 * MIB
-
-
-def test_a_program_with_nix_s_loader_is_limited(cli: Cli, name: str, debian: str) -> None:
-    command = by_nix_loader("/usr/bin/python3", *GPU_PROGRAM[1:], "info")
-    seen = json.loads(docker_run(cli, "--rm", *device(name), debian, *command))
-    assert [each["total"] for each in seen["devices"]] == [2 * GIB]
 
 
 def test_nothing_that_limits_can_be_written_in_the_container(cli: Cli, name: str, debian: str) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import docker
 import pytest
 
-from cli import OF_ENGINE, Cli, Result, wait_until
+from cli import OF_ENGINE, Cli, Result
 from docker_command import docker_command
-from support import command_line
+from support import command_line, wait_until
 
 LIMITS = ("--driver", "sim", "--mem", "1g", "--sm", "50")
 LINES = """
@@ -35,6 +35,8 @@ IMAGE /etc/passwd
 --network none --dns 1.1.1.1 --dns 127.0.0.53 IMAGE true
 -a stdin -i IMAGE sh -c 'echo out; exit 4'
 -a stderr IMAGE sh -c 'echo out; echo err >&2'
+-a stdout IMAGE sh -c 'echo out; echo err >&2; exit 3'
+-a STDOUT -a stderr IMAGE sh -c 'echo out; echo err >&2'
 -i -a stdout IMAGE cat
 -it IMAGE true
 -d -a stdout IMAGE true

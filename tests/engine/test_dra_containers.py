@@ -14,10 +14,10 @@ import pytest
 
 from api_server import ApiServer
 from claim_maker import result
-from cli import GPU_PROGRAM, PROGRAMS, wait_until
+from cli import GPU_PROGRAM, PROGRAMS
 from dra_host import DRIVER, PluginHost
 from in_step import rates
-from support import CHECKOUT, assert_measured, short_folder
+from support import CHECKOUT, assert_measured, short_folder, wait_until
 from vgpurun.host.mps import CONTROL
 from vgpurun.kubernetes.proto import dra_pb2
 from vgpurun.together import server

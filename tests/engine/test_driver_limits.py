@@ -21,10 +21,10 @@ import docker
 import pytest
 
 import images
-from cli import GPU_PROGRAM, PROGRAMS, WITH_PROGRAMS, Cli, cli_beside, wait_until
+from cli import GPU_PROGRAM, PROGRAMS, WITH_PROGRAMS, Cli, cli_beside
 from escapes import HOSTILE, PAST_THE_LIBRARY, command, past_programs
 from private_engine import lose_engine, private_engine, start_again
-from support import ROUNDS
+from support import ROUNDS, wait_until
 from support.programs import text_of
 from vgpurun.host import gpus, memory_limits
 from vgpurun.host.visible import activate_simulation

@@ -8,7 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from cli import Cli, wait_until
+from cli import Cli
+from support import wait_until
 from vgpurun.util.times import boot_s
 
 ENDS_AT_ONCE = ("sh", "-c", "trap 'exit 143' TERM; sleep 600 & wait")

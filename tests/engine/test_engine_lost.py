@@ -15,9 +15,9 @@ import docker
 import pytest
 
 import images
-from cli import WITH_PROGRAMS, Cli, clean_environment, wait_until
+from cli import WITH_PROGRAMS, Cli, clean_environment
 from private_engine import lose_engine, private_engine, start_again
-from support import ROUNDS, is_set, own_gpu_config, unavailable
+from support import ROUNDS, is_set, own_gpu_config, unavailable, wait_until
 from support.debian_packages import UnavailableError
 
 IMAGE = "vgpurun-test/lost:1"

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from cli import PROGRAMS, WITH_PROGRAMS, Cli, guarding, wait_until
+from cli import PROGRAMS, WITH_PROGRAMS, Cli, guarding
 from escapes import HOSTILE, PAST_THE_LIBRARY, command, past_programs
-from support import CHECKOUT, LIBRARY, ROUNDS, WITH_ADMIN_FILE, assert_measured, own_gpu_config
+from support import CHECKOUT, LIBRARY, ROUNDS, WITH_ADMIN_FILE, assert_measured, own_gpu_config, wait_until
 
 MIB = 1 << 20
 LIMITS = ("--mem", "1g")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cli import Cli, guarding, wait_until
+from cli import Cli, guarding
+from support import wait_until
 from test_guard import MIB, actions, frozen, start, status, verbs
 
 LIMITS = ("--mem", "1g", "--enforce", "library")  # the guard alone is tested

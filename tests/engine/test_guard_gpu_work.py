@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from cli import PROGRAMS, WITH_PROGRAMS, Cli, guarding, wait_until
+from cli import PROGRAMS, WITH_PROGRAMS, Cli, guarding
 from escapes import HOSTILE, PAST_THE_LIBRARY, command, past_programs
-from support import LIBRARY, assert_measured, own_gpu_config
+from support import LIBRARY, assert_measured, own_gpu_config, wait_until
 
 MIB = 1 << 20
 GUARD = ("--compute", "unheld")

@@ -13,8 +13,8 @@ from pathlib import Path
 import docker
 import pytest
 
-from cli import WITH_PROGRAMS, Cli, wait_until
-from support import ROUNDS, own_gpu_config
+from cli import WITH_PROGRAMS, Cli
+from support import ROUNDS, own_gpu_config, wait_until
 from vgpurun.limits import limits_file
 
 CELLS = ("python3", "-u", "/programs/gpu.py", "cells", "0.4")

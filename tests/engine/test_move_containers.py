@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
-from support import own_gpu_config
+from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
+from support import own_gpu_config, wait_until
 
 CELLS = ("python3", "-u", "/programs/gpu.py", "cells", "0.1")
 INFO = ("info",)

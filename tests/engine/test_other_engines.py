@@ -16,9 +16,9 @@ import docker
 import pytest
 
 import images
-from cli import GPU_PROGRAM, Cli, clean_environment, wait_until
+from cli import GPU_PROGRAM, Cli, clean_environment
 from private_engine import fetched_engine
-from support import CHECKOUT
+from support import CHECKOUT, wait_until
 from support.debian_packages import tool, with_packages
 
 pytestmark = pytest.mark.exhaustive

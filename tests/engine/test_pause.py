@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from cli import WITH_PROGRAMS, Cli, wait_until
+from cli import WITH_PROGRAMS, Cli
+from support import wait_until
 
 SPIN = ("python3", "-u", "/programs/gpu.py", "spin", "spin_1ms")
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
+from support import wait_until
 from support.prometheus_server import Prometheus, prometheus
-from support.scraping import exporter, wait_for
+from support.scraping import exporter
 
 pytest.importorskip("prometheus_client")
 MIB = 1 << 20
@@ -33,18 +34,18 @@ def test_containers_come_and_go(vgpurun: Cli, debian: str, tmp_path: Path) -> No
     with exporter(vgpurun.environment, *options) as running, prometheus(tmp_path, running.address) as scraped:
         start(vgpurun, debian, "steady")
         steady = f'{USED}{{container="steady"}}'
-        wait_for(lambda: scraped.times(steady), "samples of steady")
+        wait_until(lambda: scraped.times(steady), "samples of steady")
         for number in range(2):
             brief = f'{USED}{{container="brief{number}"}}'
             start(vgpurun, debian, f"brief{number}")
-            wait_for(lambda brief=brief: scraped.now(brief), "samples of a new container")
+            wait_until(lambda brief=brief: scraped.now(brief), "samples of a new container")
             vgpurun.engine.containers.get(f"brief{number}").kill()
             # A series that merely got no more samples would be shown for five minutes.
-            wait_for(lambda brief=brief: not scraped.now(brief), "end of a series")
+            wait_until(lambda brief=brief: not scraped.now(brief), "end of a series")
         again = f'{USED}{{container="brief0"}}'
         vgpurun("rm", "brief0")
         start(vgpurun, debian, "brief0")
-        wait_for(lambda: scraped.now(again), "samples of the second container of a name")
+        wait_until(lambda: scraped.now(again), "samples of the second container of a name")
 
         times = scraped.times(steady)
         scrapes = {each for each in scraped.times('up{job="vgpurun"} == 1') if min(times) <= each <= max(times)}
@@ -53,8 +54,8 @@ def test_containers_come_and_go(vgpurun: Cli, debian: str, tmp_path: Path) -> No
         # After a scrape that was too late on a busy machine nothing is shown until the next one.
         for name, label in LABELS.items():
             seen = partial(shown, scraped, name, label)
-            wait_for(lambda seen=seen: seen() == {"steady", "brief0"}, f"{name} of what runs")
-        wait_for(lambda: scraped.ask("targets")["activeTargets"][0]["lastError"] == "", "scrape without an error")
+            wait_until(lambda seen=seen: seen() == {"steady", "brief0"}, f"{name} of what runs")
+        wait_until(lambda: scraped.ask("targets")["activeTargets"][0]["lastError"] == "", "scrape without an error")
         rules = [rule for group in scraped.ask("rules")["groups"] for rule in group["rules"]]
         assert len(rules) >= 7 and {rule["health"] for rule in rules} == {"ok"}
         running.stop()

@@ -20,12 +20,12 @@ import docker
 import pytest
 
 import images
-from cli import GPU_PROGRAM, wait_until
+from cli import GPU_PROGRAM
 from node_names import COMPUTE, MEMORY
 from node_of_test import MACHINE
 from private_engine import private_engine
 from real_kubelet import NODE, RealKubelet, container, running_kubelet
-from support import assert_measured
+from support import assert_measured, wait_until
 from vgpurun.kubernetes.checkpoint import FILE_NAME, read_holdings
 
 GIB = 1 << 30

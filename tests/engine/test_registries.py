@@ -13,8 +13,9 @@ from pathlib import Path
 import docker
 import pytest
 
-from cli import Cli, wait_until
+from cli import Cli
 from images import busybox
+from support import wait_until
 from support.debian_packages import UnavailableError, tool
 from support.scraping import free_port
 

@@ -19,8 +19,9 @@ from unittest.mock import patch
 
 import pytest
 
-from cli import Cli, wait_until
+from cli import Cli
 from engine_relay import held_up
+from support import wait_until
 from support.programs import text_of
 from vgpurun import cli
 from vgpurun.admission import controller

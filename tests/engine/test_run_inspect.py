@@ -10,8 +10,9 @@ from typing import Any
 import docker as docker_py
 import pytest
 
-from cli import Cli, wait_until
+from cli import Cli
 from docker_command import docker_command
+from support import wait_until
 
 # Added by vgpurun to a container: variables, mounts, labels and device nodes.
 ADDED_VARIABLES = ("CUDA_", "LD_", "VGPU", "NVIDIA_", "LIBCUDA_")

@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -28,6 +29,36 @@ def program(vgpurun: Cli, image: str, *arguments: str, limits: tuple[str, ...]) 
     return vgpurun.run(*limits, *WITH_PROGRAMS, image, *GPU_PROGRAM, *arguments).json()
 
 
+GPU_INFO = (*GPU_PROGRAM, "info")
+HIGHER = ("CUDA_DEVICE_MEMORY_LIMIT=8g", "CUDA_DEVICE_MEMORY_LIMIT_0=8g")
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        ((), ("env", "-i", "/usr/bin/python3", *GPU_INFO[1:])),
+        ((), ("env", *HIGHER, "python3", *GPU_INFO[1:])),
+        ((), by_nix_loader("/usr/bin/python3", *GPU_INFO[1:])),
+        (("-e", "LD_PRELOAD=libm.so.6"), ("sh", "-c", 'test "$LD_PRELOAD" = libm.so.6 && exec "$@"', "sh", *GPU_INFO)),
+        *((("-u", user), GPU_INFO) for user in ("1000", "nobody", "1234:5678")),
+    ],
+    ids=[
+        "an empty environment", "variables of the container", "Nix's loader", "a preload of the user's own",
+        "a number", "a name", "a group",
+    ],
+)  # fmt: skip
+def test_a_program_is_limited_however_it_is_started(
+    vgpurun: Cli, debian: str, options: tuple[str, ...], command: Sequence[str]
+) -> None:
+    seen = vgpurun.run("--mem", "1g", *options, *WITH_PROGRAMS, debian, *command).json()
+    assert seen["devices"][0]["total"] == GIB
+    assert (seen["uid"] == 0) == ("-u" not in options)
+
+
+def test_without_a_limit_it_has_the_whole_gpu(vgpurun: Cli, debian: str) -> None:
+    assert program(vgpurun, debian, "info", limits=())["devices"][0]["total"] == 8 * GIB
+
+
 def test_the_limit_is_the_size_of_the_card(vgpurun: Cli, debian: str) -> None:
     device = program(vgpurun, debian, "info", limits=("--mem", "2g"))["devices"][0]
     assert device["total"] == 2 * GIB
@@ -39,25 +70,6 @@ def test_memory_is_refused_past_the_limit_and_given_again_after_freeing(vgpurun:
     seen = program(vgpurun, debian, "fill", str(20 * MIB), limits=("--mem", "1g"))
     assert seen["result"] == OUT_OF_MEMORY
     assert GIB // 4 < seen["granted_bytes"] <= GIB
-
-
-def test_an_empty_environment_keeps_the_limit(vgpurun: Cli, debian: str) -> None:
-    command = ["/usr/bin/env", "-i", "/usr/bin/python3", "/programs/gpu.py", "info"]
-    seen = vgpurun.run("--mem", "1g", *WITH_PROGRAMS, debian, *command).json()
-    assert seen["devices"][0]["total"] == GIB
-
-
-def test_a_program_with_nix_s_loader_is_limited(vgpurun: Cli, debian: str) -> None:
-    seen = vgpurun.run(
-        "--mem", "1g", *WITH_PROGRAMS, debian, *by_nix_loader("/usr/bin/python3", *GPU_PROGRAM[1:], "info")
-    ).json()
-    assert seen["devices"][0]["total"] == GIB
-
-
-def test_a_variable_in_the_container_cannot_raise_the_limit(vgpurun: Cli, debian: str) -> None:
-    script = "CUDA_DEVICE_MEMORY_LIMIT=8g CUDA_DEVICE_MEMORY_LIMIT_0=8g exec python3 /programs/gpu.py info"
-    seen = vgpurun.run("--mem", "1g", *WITH_PROGRAMS, debian, "sh", "-c", script).json()
-    assert seen["devices"][0]["total"] == GIB
 
 
 def test_a_variable_in_the_container_is_a_limit_within_its_own(vgpurun: Cli, debian: str) -> None:

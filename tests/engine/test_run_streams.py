@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cli import OF_ENGINE, Cli, wait_until
+from cli import OF_ENGINE, Cli
+from support import wait_until
 from support.programs import text_of
 
 MIB = 1 << 20
@@ -76,22 +77,6 @@ def test_a_reader_that_is_gone_ends_the_container(vgpurun: Cli, debian: str, rea
     wait_until(lambda: not vgpurun.containers(), "end of the container")
 
 
-@pytest.mark.parametrize(
-    ("attach", "seen"),
-    [
-        ((), ("out\n", "err\n")),
-        (("-a", "stdout"), ("out\n", "")),
-        (("-a", "stderr"), ("", "err\n")),
-        (("-a", "STDOUT", "-a", "stderr"), ("out\n", "err\n")),
-    ],
-)
-def test_only_attached_streams_are_shown(
-    vgpurun: Cli, debian: str, attach: tuple[str, ...], seen: tuple[str, str]
-) -> None:
-    result = vgpurun.run(*attach, debian, "sh", "-c", "echo out; echo err >&2; exit 3")
-    assert (result.exit_code, result.stdout, result.stderr) == (3, *seen)
-
-
 def test_attached_input_alone_reaches_the_command(vgpurun: Cli, debian: str, tmp_path: Path) -> None:
     options = ["-i", "-a", "stdin", "-v", f"{tmp_path}:/there"]
     result = vgpurun.run(*options, debian, "sh", "-c", "cat > /there/received; exit 4", stdin="hello")
@@ -112,10 +97,4 @@ def test_a_failed_start_leaves_no_id_file(vgpurun: Cli, debian: str, tmp_path: P
     assert vgpurun.run("--cidfile", str(id_file), debian, "no-such-command").exit_code == 127
     assert not id_file.exists()
     vgpurun.run("--cidfile", f"{tmp_path}/none/id", debian, "true").assert_refused("none/id", exit_code=127)
-    vgpurun.assert_nothing_left()
-
-
-def test_an_end_before_anybody_waits_keeps_its_exit_code(vgpurun: Cli, debian: str) -> None:
-    for code in (0, 7, 255):
-        assert vgpurun.run(debian, "sh", "-c", f"exit {code}").exit_code == code
     vgpurun.assert_nothing_left()

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
-from cli import Cli, wait_until
+from cli import Cli
+from support import wait_until
 from terminal import Terminal
-
-
-def test_piped_input_arrives_whole_and_ends(vgpurun: Cli, debian: str) -> None:
-    data = bytes(range(256)) * 8192
-    result = vgpurun.run("-i", debian, "sha256sum", stdin=data)
-    assert result.stdout.split()[0] == hashlib.sha256(data).hexdigest()
 
 
 def test_bytes_come_back_as_they_went_in(vgpurun: Cli, debian: str) -> None:
@@ -45,37 +40,16 @@ def test_a_closed_standard_stream_is_no_error(vgpurun: Cli, debian: str, closed:
     vgpurun.assert_nothing_left()
 
 
-def test_t_without_a_terminal_is_refused(vgpurun: Cli, debian: str) -> None:
-    vgpurun.run("-it", debian, "true", stdin="x").assert_refused("TTY", exit_code=1)
-    vgpurun.assert_nothing_left()
+@pytest.fixture
+def open_program() -> Iterator[Callable[..., Terminal]]:
+    with ExitStack() as stack:
+        yield lambda *arguments, **size: stack.enter_context(closing(Terminal(*arguments, **size)))
 
 
 @pytest.fixture
-def open_terminal(vgpurun: Cli) -> Iterator[Callable[..., Terminal]]:
-    terminals: list[Terminal] = []
-
-    def start(*arguments: str) -> Terminal:
-        command = [*vgpurun.command, "run", "--rm", *vgpurun.driver, *arguments]
-        terminals.append(Terminal(command, vgpurun.environment))
-        return terminals[-1]
-
-    yield start
-    for terminal in terminals:
-        terminal.close()
-
-
-@pytest.fixture
-def open_shell(vgpurun: Cli) -> Iterator[Callable[[], Terminal]]:
-    shells: list[Terminal] = []
-
-    def start() -> Terminal:
-        shells.append(Terminal(["bash", "--norc", "-i"], vgpurun.environment | {"PS1": "$ "}, columns=1000))
-        shells[-1].read_until(b"$ ")
-        return shells[-1]
-
-    yield start
-    for shell in shells:
-        shell.close()
+def open_terminal(vgpurun: Cli, open_program: Callable[..., Terminal]) -> Callable[..., Terminal]:
+    run = [*vgpurun.command, "run", "--rm", *vgpurun.driver]
+    return lambda *arguments: open_program([*run, *arguments], vgpurun.environment)
 
 
 def test_a_shell_in_a_terminal(vgpurun: Cli, debian: str, open_terminal: Callable[..., Terminal]) -> None:
@@ -207,9 +181,10 @@ def test_a_stopped_vgpurun_lends_its_terminal_back(debian: str, open_terminal: C
 
 
 def test_job_control_of_a_run_without_a_terminal(
-    vgpurun: Cli, debian: str, tmp_path: Path, open_shell: Callable[[], Terminal]
+    vgpurun: Cli, debian: str, open_program: Callable[..., Terminal]
 ) -> None:
-    shell = open_shell()
+    shell = open_program(["bash", "--norc", "-i"], vgpurun.environment | {"PS1": "$ "}, columns=1000)
+    shell.read_until(b"$ ")
     script = "trap 'echo continued' CONT; trap 'exit 9' INT; echo ready; while :; do sleep 0.1; done"
     run = shlex.join([*vgpurun.command, "run", "--rm", *vgpurun.driver, debian, "sh", "-c", script])
     shell.type(f"{run} 2>/dev/null\r".encode())

@@ -15,8 +15,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
+from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
 from in_step import told
+from support import wait_until
 from vgpurun.limits import usage_file
 from vgpurun.util.users import current_user
 

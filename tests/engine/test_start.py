@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cli import Cli
 from docker_command import docker_command
-from support.scraping import wait_for
+from support import wait_until
 
 
 def test_a_container_is_started_again_where_there_is_room(vgpurun: Cli, debian: str) -> None:
@@ -74,16 +74,11 @@ def test_past_admission_it_is_doctor_who_says_so(vgpurun: Cli, debian: str) -> N
     assert found["status"] == "warn" and "10 GiB of 8 GiB" in json.dumps(found)
 
 
-def test_a_container_that_is_not_there(vgpurun: Cli) -> None:
-    result = vgpurun("start", *vgpurun.driver, "nobody")
-    assert result.exit_code != 0 and "nobody" in result.stderr
-
-
 def test_a_restart_keeps_the_place_of_what_runs(vgpurun: Cli, debian: str) -> None:
     sim = vgpurun.driver
     first = vgpurun.run("-d", "--name", "first", "--mem", "5g", debian, "sleep", "600").stdout.strip()
     with vgpurun.started("run", *sim, "--mem", "5g", "--wait=60s", debian, "true") as waiting:
-        wait_for(lambda: "--mem 5g" in vgpurun("queue", *sim).stdout, "the launch in the queue")
+        wait_until(lambda: "--mem 5g" in vgpurun("queue", *sim).stdout, "the launch in the queue")
         before = vgpurun.engine.containers.get(first).attrs["State"]["StartedAt"]
         for _ in range(3):
             assert vgpurun("restart", *sim, "-t", "0", "first").stdout == "first\n"

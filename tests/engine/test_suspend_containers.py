@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from cli import WITH_PROGRAMS, Cli, guarding, wait_until
+from cli import WITH_PROGRAMS, Cli, guarding
+from support import wait_until
 from vgpurun.util.process_identity import boot_id
 from vgpurun.util.times import boot_s
 

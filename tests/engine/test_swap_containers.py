@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli import WITH_PROGRAMS, Cli, guarding, wait_until
+from cli import WITH_PROGRAMS, Cli, guarding
+from support import wait_until
 
 # The GPU has 8 GiB: two of them do not fit at once.
 TURNS = ("--swap", "--mem", "7g")

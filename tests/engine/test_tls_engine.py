@@ -22,6 +22,7 @@ import images
 from cli import Cli, clean_environment
 from private_engine import private_engine
 from support.debian_packages import tool
+from support.scraping import free_port
 from terminal import Terminal
 from vgpurun.engine.relay import close_notify
 
@@ -56,11 +57,6 @@ def make_certificate(folder: Path, authority: Path, who: str) -> None:
     openssl("x509", "-req", "-in", folder / "request", "-CA", authority / "ca.pem", "-CAkey", authority / "ca-key.pem",
             "-CAcreateserial", "-days", 2, "-extfile", folder / "names", "-out", folder / "cert.pem")  # fmt: skip
     shutil.copy(authority / "ca.pem", folder)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 import docker
 import pytest
 
-from cli import GPU_PROGRAM, PROGRAMS, WITH_PROGRAMS, Cli, wait_until
+from cli import GPU_PROGRAM, PROGRAMS, WITH_PROGRAMS, Cli
 from docker_command import docker_command
-from support import CHECKOUT, unavailable
+from support import CHECKOUT, unavailable, wait_until
 from vgpurun.host.mps import CONTROL
 from vgpurun.together import server
 from vgpurun.together.group import MEMBERS, PIPES, Group

@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli, wait_until
+from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
+from support import wait_until
 from vgpurun.together import server
 from vgpurun.together.group import Group
 
@@ -30,10 +31,7 @@ def cli(own_gpu: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
         assert made.exit_code == 0, made
         yield short
         short.remove_containers()
-        give_up_s = time.monotonic() + 20
-        while short_group(short).exists():
-            assert time.monotonic() < give_up_s, list(short_group(short).rglob("*"))
-            time.sleep(0.1)
+        wait_until(lambda: not short_group(short).exists(), "end of the group")
 
 
 def short_group(cli: Cli) -> Path:

@@ -7,7 +7,8 @@ import signal
 
 import pytest
 
-from cli import Cli, guarding, wait_until
+from cli import Cli, guarding
+from support import wait_until
 
 
 def test_limits_hold_in_a_container(vgpurun: Cli, debian: str) -> None:

@@ -13,7 +13,7 @@ import docker
 import pytest
 from runners import Container, Runner, answer, vgpurun
 
-from support import unavailable
+from support import unavailable, wait_until
 from vgpurun.limits import usage_file
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -33,10 +33,7 @@ def slice_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
 
 
 def wait_for(folder: Path, step: str, count: int) -> None:
-    deadline = time.monotonic() + 90
-    while len(list(folder.glob(f"{step}.*"))) < count:
-        assert time.monotonic() < deadline, f"no {count} have {step}"
-        time.sleep(0.05)
+    wait_until(lambda: len(list(folder.glob(f"{step}.*"))) >= count, f"{step} of {count}", 90)
 
 
 def begin_together(folder: Path) -> None:

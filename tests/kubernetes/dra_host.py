@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,9 @@ from typing import Any
 from api_server import ApiServer, devices_of
 from claim_maker import claim, parameters
 from dra_kubelet import DraKubelet
-from support import LIBRARY
+from support import LIBRARY, wait_until
 
 DRIVER = "gpu.vgpurun.io"
-
-
-def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 40) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"no {what} within {timeout_s} s"
-        time.sleep(0.05)
-    return value
 
 
 class PluginHost:

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dra_host import wait_until
 from kubelet_double import Kubelet, RefusedError
 from node_names import UUIDS
 from object_server import ObjectServer
 from pod_resources import PodResources
+from support import wait_until
 from support.empty_node import empty_node
 from support.own_machine import OwnMachine
 from vgpurun.kubernetes.proto import deviceplugin_pb2 as api

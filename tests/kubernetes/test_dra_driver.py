@@ -14,7 +14,6 @@ import pytest
 from api_server import ApiServer
 from claim_maker import claim, parameters, result
 from claim_node import GPUS, ClaimNode, named
-from vgpurun import abi
 from vgpurun.errors import ClaimError, ClusterError, StateError
 from vgpurun.kubernetes.dra.claim import ClaimName
 from vgpurun.kubernetes.dra.cluster import Cluster
@@ -103,43 +102,6 @@ class TestPrepare:
         again = (node.root / "claims" / made["metadata"]["uid"] / "run/usage").stat()
         assert (again.st_ino, again.st_mtime_ns) == (usage.st_ino, usage.st_mtime_ns)
 
-    def test_a_specification_that_is_gone_comes_back(self, server: ApiServer, node: ClaimNode) -> None:
-        made = add(server, result(GPUS[0]))
-        node.driver().prepare(named(made))
-        before = node.specification(made["metadata"]["uid"])
-        for path in node.cdi.glob("vgpurun*"):  # /var/run is empty after a start of the host
-            path.unlink()
-        node.driver().resume()
-        assert node.specification(made["metadata"]["uid"]) == before
-
-    def test_claims_on_one_gpu_have_folders_of_their_own(self, server: ApiServer, node: ClaimNode) -> None:
-        for name, memory in (("one", "1Gi"), ("two", "3Gi")):
-            node.driver().prepare(named(add(server, result(GPUS[0], memory), name=name)))
-        folders = sorted((node.root / "claims").glob("[!.]*"))
-        limits = sorted(read_limits(each / "etc/limits")[0][1].memory_bytes for each in folders)  # type: ignore
-        assert limits == [GIB, 3 * GIB]
-
-    def test_tenants_go_with_their_claims(self, server: ApiServer, node: ClaimNode) -> None:
-        made = add(server, result(GPUS[0]))
-        driver = node.driver()
-        tenant = tenants.folder_of(node.root / "claims" / made["metadata"]["uid"])
-        driver.prepare(named(made))
-        assert tenant.exists()
-        driver.unprepare(named(made))
-        assert not tenant.exists()
-
-    def test_tenants_that_somebody_has_removed_come_back(self, server: ApiServer, node: ClaimNode) -> None:
-        folders = []
-        for name in ("one", "other"):
-            made = add(server, result(GPUS[0]), name=name)
-            node.driver().prepare(named(made))
-            folders.append(tenants.folder_of(node.root / "claims" / made["metadata"]["uid"]))
-        shutil.rmtree(folders[0])
-        kept = folders[1].stat().st_ino
-        node.driver().restore_tenants()
-        assert (folders[0] / "limits").exists() and (folders[0] / abi.PRESENCE_NAME).exists()
-        assert folders[1].stat().st_ino == kept
-
     def test_one_that_cannot_be_looked_at_keeps_no_other_away(
         self, server: ApiServer, node: ClaimNode, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -202,15 +164,6 @@ class TestPrepare:
         assert sum(isinstance(each, list) for each in answers) == 2
         refused = next(each for each in answers if isinstance(each, ClaimError))
         assert "still prepared" in str(refused)
-
-    def test_what_is_given_back_can_be_had_again(self, server: ApiServer, node: ClaimNode) -> None:
-        first, second = (named(add(server, result(GPUS[0], "6Gi", "80"), name=name)) for name in ("one", "two"))
-        driver = node.driver()
-        driver.prepare(first)
-        with pytest.raises(ClaimError, match="lab/two"):
-            driver.prepare(second)
-        driver.unprepare(first)
-        assert driver.prepare(second)
 
     def test_compute_is_not_reserved_twice(self, server: ApiServer, node: ClaimNode) -> None:
         first, second = (named(add(server, result(GPUS[0], "1Gi", "60"), name=name)) for name in ("one", "two"))

@@ -74,14 +74,6 @@ def test_what_is_known_to_be_published_is_not_asked_for(server: ApiServer, clust
     assert publisher.publish(GPUS[:1], VERSION, [known])
 
 
-def test_a_slice_that_was_deleted_comes_back(server: ApiServer, cluster: Cluster) -> None:
-    publisher = Publisher(cluster, "node-a")
-    publisher.publish(GPUS, VERSION)
-    server.slices.clear()
-    assert publisher.publish(GPUS, VERSION)
-    assert len(server.slices) == 1
-
-
 def test_slices_of_older_generations_go_and_others_stay(server: ApiServer, cluster: Cluster) -> None:
     publisher = Publisher(cluster, "node-a")
     publisher.publish(GPUS, VERSION)
@@ -116,16 +108,6 @@ def test_without_consumable_capacity_nothing_is_offered_at_any_time(tmp_path: Pa
         with pytest.raises(ClusterError, match="DRAConsumableCapacity"):
             Publisher(Cluster(server.kubeconfig(tmp_path)), "node-a").publish(GPUS, VERSION)
         assert not server.slices and not server.writes
-
-
-def test_a_gate_that_is_off_later_ends_the_offer(server: ApiServer, cluster: Cluster) -> None:
-    publisher = Publisher(cluster, "node-a")
-    publisher.publish(GPUS, VERSION)
-    server.has_shares = False
-    assert not publisher.publish(GPUS, VERSION)  # the slice keeps what it has
-    with pytest.raises(ClusterError, match="DRAConsumableCapacity"):
-        publisher.publish(GPUS, VERSION, checks_shares=True)
-    assert not server.slices
 
 
 def test_one_of_several_servers_that_knows_no_shares(server: ApiServer, cluster: Cluster) -> None:

@@ -16,11 +16,11 @@ from kubernetes.utils.quantity import parse_quantity
 
 from api_server import ApiServer
 from claim_maker import result
-from dra_host import DRIVER, PluginHost, wait_until
+from dra_host import DRIVER, PluginHost
 from node_names import COMPUTE, MEMORY
 from node_of_test import NodeOfTest
 from pod_resources import PodResources
-from support import CHECKOUT, short_folder
+from support import CHECKOUT, short_folder, wait_until
 
 FOLDER = CHECKOUT / "examples" / "kubernetes"
 

@@ -20,9 +20,8 @@ import pytest
 
 from claim_maker import claim, result
 from claim_node import GPUS, ClaimNode, OneClaim, named
-from dra_host import wait_until
 from pod_resources import PodResources
-from support import LIBRARY, short_folder
+from support import LIBRARY, short_folder, wait_until
 from vgpurun import abi
 from vgpurun.errors import KubernetesError
 from vgpurun.host.drivers import DriverPlan

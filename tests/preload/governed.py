@@ -14,6 +14,7 @@ from pathlib import Path
 from sandbox import Sandbox
 
 from cuda_driver import Driver
+from support import wait_until
 from support.programs import Program
 from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
@@ -53,11 +54,8 @@ def ask(process: subprocess.Popen[str]) -> None:
 
 def await_records(process: subprocess.Popen[str], count: int) -> None:
     """Wait until so many mappings of the driver's control device are there: a header and the records, or none."""
-    end_s = time.monotonic() + 30
     maps = Path(f"/proc/{process.pid}/maps")
-    while sum(" r--s " in each and "nvidiactl" in each for each in maps.read_text().splitlines()) != count:
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+    wait_until(lambda: sum(" r--s " in each and "nvidiactl" in each for each in maps.open()) == count)
 
 
 def configure(sandbox: Sandbox, line: str) -> None:

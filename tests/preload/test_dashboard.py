@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from cuda_driver import Driver, byref, c_size_t, c_uint64
-from support import CHECKOUT, own_gpu_config
+from support import CHECKOUT, own_gpu_config, wait_until
 from support.programs import text_of
 from support.prometheus_server import Prometheus, prometheus
-from support.scraping import exporter, wait_for
+from support.scraping import exporter
 
 pytestmark = pytest.mark.slow
 
@@ -90,8 +90,8 @@ def test_every_panel_has_something_to_show(environment: dict[str, str], tmp_path
         rates = [query for _, query in queries if "rate(" in query]
         assert len(rates) >= 4
         for query in rates:
-            wait_for(lambda query=query: [each for each in scraped.now(query) if float(each["value"][1]) > 0], query)
-        refused = wait_for(lambda: firing(scraped, "VgpurunMemoryRefused"), "alert of the refusals")
+            wait_until(lambda query=query: [each for each in scraped.now(query) if float(each["value"][1]) > 0], query)
+        refused = wait_until(lambda: firing(scraped, "VgpurunMemoryRefused"), "alert of the refusals")
         assert refused["annotations"]["summary"].endswith("was refused GPU memory")
 
 
@@ -109,7 +109,7 @@ def wait_for_all(scraped: Prometheus, queries: list[tuple[str, str]]) -> list[tu
         return not left
 
     try:
-        wait_for(is_answered, "answer to every query")
+        wait_until(is_answered, "answer to every query")
     except AssertionError:
         return left
     return []

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from cuda_driver import Driver, byref, c_size_t, c_uint64
+from support import wait_until
 from support.debian_packages import tool
 from support.programs import text_of
-from support.scraping import exporter, label_values, value, wait_for
+from support.scraping import exporter, label_values, value
 from vgpurun.limits import usage_file
 
 pytestmark = pytest.mark.slow
@@ -83,7 +84,7 @@ def test_what_a_program_did(environment: dict[str, str], program: subprocess.Pop
         assert value(series, "hami_vgpu_memory_used_bytes", pod=name) == of_program("memory_used_bytes")
         assert value(series, "vgpurun_exporter_source_up", source="engine") == 0
         program.communicate("")
-        wait_for(lambda: label_values(running.scrape(), "container") == set(), "end of its series")
+        wait_until(lambda: label_values(running.scrape(), "container") == set(), "end of its series")
 
 
 def test_promtool_has_nothing_to_say(environment: dict[str, str], program: subprocess.Popen[str]) -> None:
@@ -135,4 +136,4 @@ def test_many_clients_that_say_nothing_do_not_keep_a_scraper_out_for_ever(enviro
 
         for each in idle:
             each.close()
-        wait_for(answers, "answer")
+        wait_until(answers, "answer")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
 
 import pytest
 
-from support import CHECKOUT
+from support import CHECKOUT, wait_until
 from support.suspension import Guard, Host
 from vgpurun.errors import CgroupError
 from vgpurun.host import freezer
@@ -54,13 +53,6 @@ def cgroup_of(launch: Popen[str]) -> Cgroup | None:
     return next((each for each in found if each.folder.name.startswith("vgpurun-local-")), None)
 
 
-def until(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
-
-
 def is_frozen(launch: Popen[str]) -> bool:
     cgroup = cgroup_of(launch)
     return cgroup is not None and cgroup.is_frozen()
@@ -69,7 +61,7 @@ def is_frozen(launch: Popen[str]) -> bool:
 def test_a_launch_past_the_library_is_frozen(host: Host, guard: Guard) -> None:
     with escaped(host, "--gpus", "device=0", "--mem", "1g") as launch:
         guard.says(f"freeze process {launch.pid}")
-        until(lambda: is_frozen(launch))
+        wait_until(lambda: is_frozen(launch))
         thawed = host.vgpurun("thaw", "--process", str(launch.pid))
         assert (thawed.returncode, thawed.stdout) == (0, f"process {launch.pid}\n"), thawed
         guard.says(f"process {launch.pid} was thawed by somebody else")
@@ -81,7 +73,7 @@ def test_one_in_a_slice_is_frozen(host: Host, guard: Guard) -> None:
     assert made.returncode == 0, made.stderr
     with escaped(host, "--slice", "team") as launch:
         guard.says(f"freeze process {launch.pid}")
-        until(lambda: is_frozen(launch))
+        wait_until(lambda: is_frozen(launch))
         thawed = host.vgpurun("thaw", "--slice", "team")
         assert (thawed.returncode, thawed.stdout) == (0, f"process {launch.pid}\n"), thawed
         assert not is_frozen(launch)

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from cuda_driver import Driver
-from support import BARE_PYTHON, CHECKOUT
+from support import BARE_PYTHON, CHECKOUT, wait_until
 from support.programs import text_of
-from support.scraping import Exporter, exporter, value, wait_for
+from support.scraping import Exporter, exporter, value
 from support.suspension import Host, Program, programs
 
 pytestmark = pytest.mark.slow
@@ -87,13 +87,13 @@ def test_what_a_program_used_over_an_exporter_that_is_killed(
         return measured_s if measured_s >= at_least_s and kept_s == pytest.approx(measured_s) else 0
 
     with exporter(environment, *options) as running:
-        wait_for(lambda: accounts(environment), "sample")
+        wait_until(lambda: accounts(environment), "sample")
         launch(program, 50)
-        first_s = wait_for(lambda: counted_s(running, 0.03), "the GPU time in the history")
+        first_s = wait_until(lambda: counted_s(running, 0.03), "the GPU time in the history")
         running.process.kill()
     launch(program, 100)
     with exporter(environment, *options) as running:
-        wait_for(lambda: counted_s(running, first_s + 0.06), "what was used while no exporter ran")
+        wait_until(lambda: counted_s(running, first_s + 0.06), "what was used while no exporter ran")
         running.stop()
 
     time.sleep(2)  # the program's last second of use has to be over: `last_seconds` is never later than now
@@ -116,14 +116,14 @@ def test_what_a_program_used_over_an_exporter_that_is_killed(
 def test_an_exporter_that_was_away(environment: dict[str, str], program: subprocess.Popen[str]) -> None:
     options = ("--history-interval", "1")
     with exporter(environment, *options) as running:
-        wait_for(lambda: accounts(environment), "sample")
+        wait_until(lambda: accounts(environment), "sample")
         launch(program, 1500)
         running.stop()
     (before,) = accounts(environment)
     launch(program, 2000)
     time.sleep(3)
     with exporter(environment, *options) as running:
-        wait_for(lambda: accounts(environment)[0]["ran_seconds"] > before["ran_seconds"] + 1, "further samples")
+        wait_until(lambda: accounts(environment)[0]["ran_seconds"] > before["ran_seconds"] + 1, "further samples")
         assert program.stdin is not None
         program.stdin.close()
         program.wait()
@@ -140,7 +140,7 @@ def test_two_exporters_keep_one_history(environment: dict[str, str]) -> None:
         return value(running.scrape(), "vgpurun_exporter_errors_total", source="history")
 
     with exporter(environment) as one, exporter(environment) as another:
-        wait_for(lambda: errors(one) or errors(another), "complaint")
+        wait_until(lambda: errors(one) or errors(another), "complaint")
         keeps, complains = (another, one) if errors(one) else (one, another)
         assert errors(keeps) == 0
         said = complains.stop()
@@ -190,7 +190,7 @@ def test_without_an_extra(
     environment: dict[str, str], tmp_path: Path, package: str, arguments: list[str], extra: str
 ) -> None:
     with exporter(environment, "--history-interval", "1"):  # for a history to draw
-        wait_for(lambda: history(environment).returncode == 0, "history")
+        wait_until(lambda: history(environment).returncode == 0, "history")
     for each in Path(sysconfig.get_path("purelib")).iterdir():  # all that is installed, but for that package
         if not each.name.startswith(package):
             (tmp_path / each.name).symlink_to(each)
@@ -215,10 +215,10 @@ def test_what_a_program_held_idle_and_gave_back(built_library: Path, tmp_path: P
 
     with programs(host) as started, exporter(host.environment, "--history-interval", "1") as running:
         program = started["notebook"] = Program(host, "--mem", "1g", "--sm", "50", "--gpus", "device=0")
-        wait_for(lambda: held_s()[0] > 1, "hours held idle")
+        wait_until(lambda: held_s()[0] > 1, "hours held idle")
         assert held_s()[1] == 0
         assert program.suspend().returncode == 0
-        wait_for(lambda: held_s()[1] > 1, "hours given back")
+        wait_until(lambda: held_s()[1] > 1, "hours given back")
         before_s = held_s()[0]
-        wait_for(lambda: held_s()[1] > 3, "more of them")
+        wait_until(lambda: held_s()[1] > 3, "more of them")
         assert held_s()[0] == before_s, "it holds nothing"

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from cuda_driver import Driver, byref, c_size_t, c_uint64
+from support import wait_until
 from support.programs import text_of
-from support.scraping import exporter, label_values, value, wait_for
+from support.scraping import exporter, label_values, value
 
 pytestmark = pytest.mark.slow
 
@@ -123,11 +124,11 @@ def test_the_exporter_goes_on_with_the_other(environment: dict[str, str]) -> Non
     with exporter(environment, "--no-history") as running:
         assert label_values(running.scrape(), "gpu") == set(UUIDS)
         fault(environment, f"lost {UUIDS[0]}")
-        wait_for(lambda: label_values(running.scrape(), "gpu") == {UUIDS[1]}, "metrics of the other GPU alone")
+        wait_until(lambda: label_values(running.scrape(), "gpu") == {UUIDS[1]}, "metrics of the other GPU alone")
         series = running.scrape()
         assert value(series, "vgpurun_exporter_source_up", source="nvml") == 0
         fault(environment, f"back {UUIDS[0]}")
-        wait_for(lambda: label_values(running.scrape(), "gpu") == set(UUIDS), "metrics of both GPUs")
+        wait_until(lambda: label_values(running.scrape(), "gpu") == set(UUIDS), "metrics of both GPUs")
         assert value(running.scrape(), "vgpurun_exporter_source_up", source="nvml") == 1
         said = running.stop()
     assert said.count("GPU 0 cannot be used: GPU is lost") == 1

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROUNDS
+from support import ROUNDS, wait_until
 from support.suspension import PATTERNS, Guard, Host, Program
 from vgpurun.inventory.swap_counts import read_swaps
 from vgpurun.limits.usage_file import read_usage
@@ -178,9 +178,7 @@ def test_one_comes_back_while_the_other_cannot_leave(host: Host, guard: Guard, s
     assert second.asks("take 600") == "taken"
     first.tell("check")
     guard.says("the driver does not support it for this process")
-    deadline_s = time.monotonic() + 20
-    while host.used_mib()[0] > 800:
-        assert time.monotonic() < deadline_s
+    wait_until(lambda: host.used_mib()[0] <= 800)
     assert first.is_silent(3)
     assert second.asks("check") == "right 4"
     assert host.used_mib()[0] < 800, "nobody comes back for one that stayed before"
@@ -199,9 +197,7 @@ def test_one_that_is_stopped_in_its_turn(host: Host, guard: Guard, start: Callab
         told = f"process {stopped} of process {first.pid} is stopped"
         guard.says(told)
         line = f"process {second.pid} waits for its turn: process {first.pid} keeps the GPU: {told}\n"
-        deadline_s = time.monotonic() + 30
-        while line not in host.vgpurun("smi", "--driver", "sim").stdout:
-            assert time.monotonic() < deadline_s
+        wait_until(lambda: line in host.vgpurun("smi", "--driver", "sim").stdout, line)
         assert second.is_silent(3)
         assert guard.said.read_text().count(told) == 1
     finally:

@@ -16,7 +16,7 @@ from governed import await_slice
 from members import BESIDE, SIM, Member, await_end, host_in_a_short_folder, member, one_group, telling
 
 from cuda_driver import Driver
-from support import assert_measured
+from support import assert_measured, wait_until
 from support.programs import text_of
 from support.suspension import Host
 from vgpurun.together import server
@@ -132,20 +132,12 @@ def test_a_server_that_fails_is_said_and_the_next_launch_has_another(
 ) -> None:
     one = join()
     assert one.ask() == "ok"
-    give_up_s = time.monotonic() + 10
-    while json.loads((group_of(team)[0] / "keeper").read_text())["server"] is None:
-        assert time.monotonic() < give_up_s
-        time.sleep(0.05)
+    wait_until(lambda: json.loads((group_of(team)[0] / "keeper").read_text())["server"], "server")
     os.kill(the_server(team), number)
     other = join()  # at once
     assert other.said == [1, 132] and other.ask() == "ok"
-    while (said := one.ask()) == "ok":
-        assert time.monotonic() < give_up_s
-    assert said == error
-    while not incidents(team):
-        assert time.monotonic() < give_up_s
-        time.sleep(0.05)
-    assert words in incidents(team)[0]
+    assert wait_until(lambda: (said := one.ask()) != "ok" and said) == error
+    assert words in wait_until(lambda: incidents(team), "incident")[0]
     assert words in one.end()[1]
     assert other.end() == (0, "")
     await_end(*group_of(team))
@@ -161,10 +153,7 @@ def test_after_a_kill_the_next_launch_works(team: Host, join: Callable[..., Memb
         pids += [the_server(team)]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    give_up_s = time.monotonic() + 20
-    while one.ask() == "ok":
-        assert time.monotonic() < give_up_s
-        time.sleep(0.05)
+    wait_until(lambda: one.ask() != "ok")
     other = join()
     assert other.said == [1, 132] and other.ask() == "ok"
     said = one.end()[1]
@@ -183,10 +172,7 @@ def test_a_folder_that_a_member_has_put_among_the_pipes_holds_up_no_server(
     for each in server.processes(pipes):
         if each.pid != the_server(team):
             os.kill(each.pid, signal.SIGKILL)
-    give_up_s = time.monotonic() + 20
-    while (pipes / "left").exists():
-        assert time.monotonic() < give_up_s
-        time.sleep(0.05)
+    wait_until(lambda: not (pipes / "left").exists())
     other = join()
     assert other.ask() == "ok" and (team.folder / "sim.yaml").exists()
 
@@ -355,8 +341,6 @@ def test_what_is_removed_by_force_is_granted_nothing_more(team: Host, join: Call
     assert one.ask(10) == "CUDA_ERROR_OUT_OF_MEMORY" and one.ask() == "ok"
     _, pipes = one_group(team)
     one.end()
-    give_up_s = time.monotonic() + 20
-    while list((team.folder / "state" / "together").iterdir()) != [team.folder / "state" / "together" / ".lock"]:
-        assert time.monotonic() < give_up_s
-        time.sleep(0.05)
+    groups = team.folder / "state" / "together"
+    wait_until(lambda: [*groups.iterdir()] == [groups / ".lock"])
     assert not server.processes(pipes)

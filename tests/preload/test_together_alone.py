@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from governed import await_slice
 from members import BESIDE, SIM, Member, await_end, host_in_a_short_folder, one_group, telling
 
+from support import wait_until
 from support.suspension import Host
 from vgpurun.together import server
 
@@ -36,11 +36,7 @@ def test_a_user_s_programs_on_a_gpu_are_a_group(host: Host) -> None:
     assert len(server.processes(pipes)) == 2, "a daemon and a server"
     smi = host.vgpurun("smi", *SIM).stdout
     assert "25 % of the SMs" in smi
-    give_up_s = time.monotonic() + 20
-    while (serving := record(group)["server"]) is None:
-        assert time.monotonic() < give_up_s
-        time.sleep(0.05)
-    os.kill(serving, signal.SIGKILL)
+    os.kill(wait_until(lambda: record(group)["server"], "server"), signal.SIGKILL)
     assert "the MPS server has ended" in one.end()[1]
     other.end()
     await_end(group, pipes)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from support import LIBRARY, PYTHON_PATH, assert_measured, own_gpu_config
+from support import LIBRARY, PYTHON_PATH, assert_measured, own_gpu_config, wait_until
 from support.programs import text_of
 from vgpurun.__main__ import main
 from vgpurun.diagnostics import verify
@@ -191,13 +191,6 @@ def used_bytes(environment: dict[str, str]) -> int:
     (gpu,) = json.loads(run(environment, "-m", "vgpurun", "smi", "--format", "json").stdout)["gpus"]
     used: int = gpu["memory_used_bytes"]
     return used
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.mark.exhaustive

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 from simulated import Machine, driver
 from test_channels_from_outside import begun, said, work
 
+from support import wait_until
 from vgpurun.util.process_identity import identify
 
 GUARD = """
@@ -85,12 +85,6 @@ class Guard:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """Wait for what has to come, however busy the machine is."""
-    while not condition():
-        time.sleep(0.01)
 
 
 def runs(target: subprocess.Popen[str]) -> bool:

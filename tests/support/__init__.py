@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -45,6 +46,19 @@ def assert_measured(measure: Callable[[], T], holds: Callable[[T], bool], tries:
     while not (seen and holds(seen[-1])):
         assert len(seen) < tries, seen
         seen.append(measure())
+
+
+def wait_until(condition: Callable[[], T], what: str = "end of the wait", timeout_s: float = 60) -> T:
+    """Wait for ``condition`` to hold and return its value.
+
+    Raises:
+        AssertionError: it did not hold within ``timeout_s`` seconds.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline_s, f"no {what} within {timeout_s} s"
+        time.sleep(0.02)
+    return value
 
 
 def go_on_together(programs: Sequence[subprocess.Popen[str]]) -> None:

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support import CHECKOUT
+from support import CHECKOUT, wait_until
 from support.debian_packages import tool
-from support.scraping import free_port, wait_for
+from support.scraping import free_port
 
 ALERTS = CHECKOUT / "examples" / "monitoring" / "alerts.yml"
 
@@ -67,7 +67,7 @@ scrape_configs:
         process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=log)
         try:
             made = Prometheus(port)
-            wait_for(made.is_ready, "scrape")
+            wait_until(made.is_ready, "scrape")
             yield made
         finally:
             process.kill()

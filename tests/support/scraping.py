@@ -6,12 +6,10 @@ import re
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -93,12 +91,3 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
     return port
-
-
-def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 30) -> Any:
-    """Call until it returns something true, and return that."""
-    deadline_s = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline_s, f"no {what} within {timeout_s} s"
-        time.sleep(0.1)
-    return found

@@ -75,10 +75,3 @@ def running(cgroup: Cgroup | None, *before: str) -> Iterator[int]:
 
 def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)

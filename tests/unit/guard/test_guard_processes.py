@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cgroup_maker import ID, running, state_of, until
+from cgroup_maker import ID, running, state_of
 
+from support import wait_until
 from support.programs import text_of
 from support.second_user import attacked_by, lock_everything_below, public_folder
 from vgpurun import abi
@@ -42,8 +43,8 @@ def test_a_pending_kill_lets_go(make_cgroup: Callable[[str], Cgroup]) -> None:
         assert sorted(cgroup.pids()) == sorted([pid, other])
         os.kill(pid, signal.SIGKILL)
         let_dying_go(cgroup)
-        until(lambda: is_ending(pid))
-        until(lambda: cgroup.pids() == [other])
+        wait_until(lambda: is_ending(pid))
+        wait_until(lambda: cgroup.pids() == [other])
         assert cgroup.is_frozen() and cgroup._has_settled() and not is_ending(other)
 
 
@@ -63,7 +64,7 @@ def test_what_an_engine_leaves_of_a_container_is_removed(
         follow(state, said.append)
         assert ID in state.stopped
         os.kill(pid, signal.SIGKILL)
-        until(lambda: follow(state, said.append) or not state.stopped)
+        wait_until(lambda: follow(state, said.append) or not state.stopped)
     state.close()
     assert not cgroup.folder.exists() and not said
 
@@ -82,10 +83,10 @@ def test_the_end_of_a_process() -> None:
     program = "import os, threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); print(flush=True)"
     leaderless = f"{program}; import ctypes; ctypes.CDLL(None).syscall(60, 0)"  # exit: of this thread alone
     with subprocess.Popen([sys.executable, "-c", leaderless], stdout=subprocess.PIPE) as process:
-        until(lambda: state_of(process.pid) == "Z")
+        wait_until(lambda: state_of(process.pid) == "Z")
         assert not is_ending(process.pid), "its other thread goes on"
         process.kill()
-        until(lambda: is_ending(process.pid))
+        wait_until(lambda: is_ending(process.pid))
     assert is_ending(process.pid), "it is gone"
 
 
@@ -98,7 +99,7 @@ def test_another_process_of_that_number_is_left_alone() -> None:
         time.sleep(0.1)
         assert not is_ending(pid)
         kill(Action("kill", "outside", "", "x", user, pid=pid, started_ticks=started))
-        until(lambda: is_ending(pid))
+        wait_until(lambda: is_ending(pid))
         kill(Action("kill", "outside", "", "x", user, pid=pid, started_ticks=started))
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cgroup_maker import ID, running, until
+from cgroup_maker import ID, running
 from fakes import GIB, make_gpus
 
+from support import wait_until
 from support.programs import text_of
 from vgpurun import abi
 from vgpurun.engine.client import VgpurunContainer
@@ -120,7 +121,7 @@ def test_a_cgroup_named_like_a_containers_is_nobodys(make_cgroup: Callable[[str]
         assert (listed.container, listed.foreign) == ("", OTHER_ID), "it is outside, where the whole path says"
         silent = Membership(listing(**{ID: 0}))
         assert silent.describe(stranger).container is None, "the engine has not said which is first"
-    until(lambda: not forged.pids())
+    wait_until(lambda: not forged.pids())
     forged.folder.rmdir()
 
 
@@ -132,7 +133,7 @@ def test_a_cgroup_within_named_like_anothers_hides_nobody(make_cgroup: Callable[
     with running(ours) as first, running(others) as other, running(below) as hidden:
         member = Membership(listing(**{ID: first, OTHER_ID: other}))
         assert [member.describe(pid).container for pid in (hidden, other, hidden)] == [ID, OTHER_ID, ID]
-    until(lambda: not below.pids())
+    wait_until(lambda: not below.pids())
     below.folder.rmdir()
 
 
@@ -149,10 +150,10 @@ def test_a_forged_cgroup_is_outside_when_the_engine_has_answered(
     with running(forged) as engine.pid, running(ours) as first:
         assert container_of(engine.pid) == ID, "the engine says that it is the first"
         engine.pid = first
-        until(lambda: container_of(first) == ID)
+        wait_until(lambda: container_of(first) == ID)
         with running(forged) as stranger:
             assert container_of(stranger) == ""
-    until(lambda: not forged.pids())
+    wait_until(lambda: not forged.pids())
     forged.folder.rmdir()
 
 
@@ -194,8 +195,8 @@ def test_one_that_is_started_again_is_known_again(make_cgroup: Callable[[str], C
     engine.listed = [container(ID)]
     for _ in range(2):
         with running(cgroup) as engine.pid:
-            until(lambda: container_of(engine.pid) == ID)
-        until(lambda: not cgroup.pids())
+            wait_until(lambda: container_of(engine.pid) == ID)
+        wait_until(lambda: not cgroup.pids())
         cgroup.folder.rmdir()
         cgroup.folder.mkdir()
 
@@ -207,13 +208,13 @@ def test_one_that_leaves_its_cgroup_is_outside(make_cgroup: Callable[[str], Cgro
     engine.listed = [container(ID)]
     first, second = ("unshare", "--fork", "--pid", "--mount-proc"), ("nsenter", "-p", "-t")
     with running(cgroup, *first) as engine.pid, running(cgroup, *second, str(engine.pid)) as leaving:
-        until(lambda: container_of(leaving) == ID)
+        wait_until(lambda: container_of(leaving) == ID)
         (cgroup.folder / "inner").mkdir()
         (cgroup.folder / "inner" / "cgroup.procs").write_text(str(leaving))
         for _ in range(40):
             assert container_of(leaving) == ID, "it is below its own"
         (cgroup.folder.parent / "cgroup.procs").write_text(str(leaving))
-        until(lambda: container_of(leaving) == "")
+        wait_until(lambda: container_of(leaving) == "")
         left = asked.program(leaving)
         assert left and left.foreign == ID
 
@@ -250,7 +251,7 @@ def test_one_that_the_engine_lists_late(make_cgroup: Callable[[str], Cgroup], as
         assert container_of(other) == "", "the engine knows nothing of it"
         engine.pids = {OTHER_ID: other}
         engine.listed = [container(OTHER_ID)]
-        until(lambda: container_of(other) == OTHER_ID)
+        wait_until(lambda: container_of(other) == OTHER_ID)
 
 
 def test_a_name_hides_nobody_and_forges_nothing(make_cgroup: Callable[[str], Cgroup]) -> None:
@@ -274,7 +275,7 @@ def test_a_name_hides_nobody_and_forges_nothing(make_cgroup: Callable[[str], Cgr
                 cgroup.thaw()
             finally:
                 process.kill()
-        until(lambda: not cgroup.pids())
+        wait_until(lambda: not cgroup.pids())
     inner.rmdir()
 
 
@@ -443,4 +444,4 @@ def test_an_engine_that_hangs_holds_nobody_up(
             found = read.look()
             return found is not None and found.programs[pid].foreign == ID
 
-        until(is_foreign)
+        wait_until(is_foreign)

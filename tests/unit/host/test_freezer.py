@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cgroup_maker import ID, running, until
+from cgroup_maker import ID, running
 
+from support import wait_until
 from vgpurun.guard.processes import is_ending
 from vgpurun.host import freezer
 from vgpurun.host.freezer import Cgroup, run_of
@@ -31,7 +32,7 @@ def test_frozen_thawed_and_ended(make_cgroup: Callable[[str], Cgroup]) -> None:
         assert not cgroup.is_frozen()
         cgroup.freeze()
         cgroup.kill()
-        until(lambda: is_ending(pid))
+        wait_until(lambda: is_ending(pid))
 
 
 class Replaced(ProcessIdentity):
@@ -67,8 +68,8 @@ def test_a_container_below_which_there_are_more(make_cgroup: Callable[[str], Cgr
         found = freezer.find(pid, ID)
         assert found is not None and found.folder.name == cgroup.folder.name and cgroup.pids() == [pid]
         cgroup.kill()
-        until(lambda: is_ending(pid))
-    until(lambda: not inner.pids())
+        wait_until(lambda: is_ending(pid))
+    wait_until(lambda: not inner.pids())
     inner.folder.rmdir()
 
 

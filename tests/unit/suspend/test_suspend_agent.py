@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from cgroup_maker import until
 
+from support import wait_until
 from support.second_user import UID, attacked_by, needs_two_users
 from vgpurun import abi
 from vgpurun.admission.tickets import Waiting
@@ -252,7 +252,7 @@ def test_one_that_takes_long_to_stop_holds_nobody_up(idle: Idle, monkeypatch: py
         idle.look_after(3)
         return len(idle.engine.stopped) >= 2 and "stop container late: it reached its --for limit" in idle.said
 
-    until(has_ended_both)
+    wait_until(has_ended_both)
 
 
 @pytest.mark.parametrize("is_watched", [True, False])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from typing import ClassVar
 
 import pytest
 
+from support import wait_until
 from vgpurun.errors import ChannelError
 from vgpurun.host.channels import DEFAULT_SLICE_US
 from vgpurun.together import cap as module
@@ -75,13 +75,6 @@ def on_ratio(switched: list[tuple[int, bool, float]]) -> float:
     return sum(span for span, was_off in spans if not was_off) / sum(span for span, _ in spans)
 
 
-def wait_until(is_so: Callable[[], object]) -> None:
-    give_up_s = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < give_up_s
-        time.sleep(0.01)
-
-
 @pytest.mark.real_time
 def test_what_calls_take_is_made_up_for(channels: type[Channels]) -> None:
     cap = Cap("libcuda", lambda _: True)
@@ -134,10 +127,7 @@ def test_another_client_is_taken_where_one_has_ended_or_has_no_channels(channels
     cap = Cap("libcuda", lambda _: True)
     channels.missing.add(ONE.pid)
     cap.clients, cap.percent = [ONE, OTHER], 50
-    give_up_s = time.monotonic() + 10
-    while not channels.switched:
-        assert time.monotonic() < give_up_s
-        time.sleep(0.01)
+    wait_until(lambda: channels.switched)
     cap.end()
     assert {pid for pid, _, _ in channels.switched} == {OTHER.pid} and cap.trouble == ""
 
@@ -174,10 +164,7 @@ def test_a_client_that_is_not_listed_any_more_is_not_left_off(channels: type[Cha
     """A daemon that answers late names none of its clients."""
     cap = Cap("libcuda", lambda _: True)
     cap.clients, cap.percent = [ONE], 10
-    give_up_s = time.monotonic() + 10
-    while len(channels.switched) < 3:
-        assert time.monotonic() < give_up_s
-        time.sleep(0.01)
+    wait_until(lambda: len(channels.switched) >= 3)
     cap.clients = []
     time.sleep(0.2)
     assert channels.switched[-1][1] is False

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
+from support import wait_until
 from vgpurun.errors import TogetherError
 from vgpurun.together import joining as module
 from vgpurun.together.group import Group
@@ -38,7 +38,4 @@ def test_a_keeper_that_does_not_begin_is_said(
         pass
     if words.startswith("its keeper has said nothing"):
         pid = (tmp_path / "said").read_text()
-        give_up_s = time.monotonic() + 5
-        while Path(f"/proc/{pid}").exists():
-            assert time.monotonic() < give_up_s
-            time.sleep(0.01)
+        wait_until(lambda: not Path(f"/proc/{pid}").exists())
