@@ -17,6 +17,7 @@ import pytest
 
 import images
 from cli import Cli, clean_environment, cli_beside
+from docker_command import docker_command
 from images import debian_tar
 from private_engine import fetched_engine, private_engine
 from support import is_set, own_gpu_config, python_of, short_folder, unavailable
@@ -148,6 +149,12 @@ def cli_v2(client_v2: docker.DockerClient, host_v2: str, built_library: Path, tm
     with cli_beside(client_v2, host_v2, tmp_path) as cli:
         yield cli
         cli.remove_containers()
+
+
+@pytest.fixture(scope="session")
+def docker_cli() -> str:
+    """Docker's own command line."""
+    return docker_command()
 
 
 @pytest.fixture

@@ -63,8 +63,7 @@ def name(cli: Cli, specification: Path) -> str:
         ("slice", "create", *SIM, name, "--mem", "2g"),
         ("cdi", "generate", *SIM, "-o", str(specification)),
     ):
-        result = cli(*command)
-        assert result.exit_code == 0, result
+        assert cli(*command).exit_code == 0
     return name
 
 
@@ -217,8 +216,7 @@ def test_podman_compose_gives_the_limits(cli: Cli, name: str, podman: list[str],
         "-f",
         tmp_path / "compose.yaml",
     )
-    done = run(*compose, "up", "-d", cli=cli, cwd=tmp_path)
-    assert done.returncode == 0, done
+    assert run(*compose, "up", "-d", cli=cli, cwd=tmp_path).returncode == 0
 
     def answer() -> str:
         made = run(*podman, "ps", "-aq", "--filter", f"label=com.docker.compose.project={name}", cli=cli).stdout.split()
@@ -275,8 +273,7 @@ def test_the_compose_example(cli: Cli, specification: Path, debian: str, compose
     commands = [line.split("vgpurun ", 1)[1].split() for line in text.splitlines() if "   vgpurun slice" in line]
     assert len(commands) == 2
     for command in commands:
-        result = cli(*command, *SIM)
-        assert result.exit_code == 0, result
+        assert cli(*command, *SIM).exit_code == 0
     assert cli("cdi", "generate", *SIM, "-o", str(specification)).exit_code == 0
     project = f"vgpurun{os.getpid()}"
     done = run(compose, "-p", project, "up", "--no-color", cli=cli, cwd=tmp_path)

@@ -14,7 +14,6 @@ import docker
 import pytest
 
 from cli import OF_ENGINE, Cli, Result
-from docker_command import docker_command
 from support import command_line, wait_until
 
 LIMITS = ("--driver", "sim", "--mem", "1g", "--sm", "50")
@@ -78,11 +77,6 @@ class Ended:
     container: dict[str, Any] | None
 
 
-@pytest.fixture(scope="module")
-def witness() -> str:
-    return docker_command()
-
-
 def ended(engine: docker.DockerClient, run: Callable[[], Result]) -> Ended:
     """Run a command line, wait until nothing runs that it has started, and take away what it has left."""
     before = {container.id for container in engine.containers.list(all=True, ignore_removed=True)}
@@ -127,12 +121,12 @@ def as_result(done: subprocess.CompletedProcess[str]) -> Result:
 
 
 @pytest.mark.parametrize("line", [*LINES, *(pytest.param(line, marks=pytest.mark.exhaustive) for line in ALIKE)])
-def test_it_ends_as_dockers(witness: str, vgpurun: Cli, debian: str, tmp_path: Path, line: str) -> None:
+def test_it_ends_as_dockers(docker_cli: str, vgpurun: Cli, debian: str, tmp_path: Path, line: str) -> None:
     arguments = [debian if word == "IMAGE" else word for word in shlex.split(line)]
 
     def of_docker() -> Result:
         done = subprocess.run(
-            [witness, "run", *arguments], env=vgpurun.environment, cwd=tmp_path, stdin=subprocess.DEVNULL,
+            [docker_cli, "run", *arguments], env=vgpurun.environment, cwd=tmp_path, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         return as_result(done)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from docker_command import docker_command, docker_version, documented_flags
+from docker_command import docker_version, documented_flags
 from recorder import Recorder, recorder
 from support import command_line, own_gpu_config
 from vgpurun.cli.commands.run import run
@@ -105,12 +105,7 @@ class Witness:
 
 
 @pytest.fixture(scope="module")
-def docker() -> str:
-    return docker_command()
-
-
-@pytest.fixture(scope="module")
-def witness(docker: str, built_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Witness]:
+def witness(docker_cli: str, built_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Witness]:
     del built_library
     home = tmp_path_factory.mktemp("witness")
     folders = home / "theirs", home / "ours"
@@ -123,7 +118,7 @@ def witness(docker: str, built_library: Path, tmp_path_factory: pytest.TempPathF
         "VGPURUN_STATE_DIR": str(home / "state"), "VGPUSIM_CONFIG": own_gpu_config(home),
     }  # fmt: skip
     with recorder(folders[0]) as theirs, recorder(folders[1]) as ours:
-        yield Witness(docker, (theirs, ours), folders, environment)
+        yield Witness(docker_cli, (theirs, ours), folders, environment)
 
 
 @pytest.fixture(scope="module")
@@ -302,9 +297,9 @@ def test_a_network_keeps_its_case(witness: Witness) -> None:
     assert ours.requests[0][1]["NetworkingConfig"] == {"EndpointsConfig": {"Own": {"Aliases": ["Up"]}}}
 
 
-def test_every_option_of_docker_is_there_or_refused(docker: str) -> None:
+def test_every_option_of_docker_is_there_or_refused(docker_cli: str) -> None:
     known = {flag.names: flag for flag in (*FLAGS.values(), *LEFT_OUT, *DEPRECATED)}
-    documented = [flag for flag in documented_flags(docker) if flag.names not in OURS]
+    documented = [flag for flag in documented_flags(docker_cli) if flag.names not in OURS]
     assert len(documented) > 90
     assert [flag.names for flag in documented if flag.names not in known] == []
     for flag in documented:
@@ -313,8 +308,8 @@ def test_every_option_of_docker_is_there_or_refused(docker: str) -> None:
         assert ours.repeats == (flag.kind in REPEATED_KINDS) or ours in LEFT_OUT, flag
 
 
-def test_no_option_is_made_up_and_none_of_ours_hides_one_of_dockers(docker: str) -> None:
-    documented = {flag.names for flag in documented_flags(docker)}
+def test_no_option_is_made_up_and_none_of_ours_hides_one_of_dockers(docker_cli: str) -> None:
+    documented = {flag.names for flag in documented_flags(docker_cli)}
     flags = (*FLAGS.values(), *LEFT_OUT, *DEPRECATED)
     assert {flag.names for flag in FLAGS.values()} - documented <= HIDDEN
     names = {name for flag in flags for name in (*flag.names.split(", "), *flag.aliases)}

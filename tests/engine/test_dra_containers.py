@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ from api_server import ApiServer
 from claim_maker import result
 from cli import GPU_PROGRAM, PROGRAMS
 from dra_host import DRIVER, PluginHost
-from in_step import rates
-from support import CHECKOUT, assert_measured, short_folder, wait_until
+from support import CHECKOUT, short_folder, wait_until
 from vgpurun.host.mps import CONTROL
 from vgpurun.kubernetes.proto import dra_pb2
 from vgpurun.together import server
@@ -27,7 +25,6 @@ GIB = 1 << 30
 MIB = 1 << 20
 CHUNK = 20 * MIB
 OUT_OF_MEMORY = 2
-MEMBER = (*GPU_PROGRAM, "member", "/steps")
 
 
 class Pods:
@@ -47,15 +44,14 @@ class Pods:
         assert not answer.error, answer.error
         return [each for device in answer.devices for each in device.cdi_device_ids]
 
-    def start(self, cdi_names: list[str], *command: str, steps: Path | None = None, **options: Any) -> Any:
-        """`steps` is where a container that goes on together with others is told so (in_step.py)."""
+    def start(self, cdi_names: list[str], *command: str, **options: Any) -> Any:
         container = self._engine.containers.run(
             self._image,
             list(command),
             detach=True,
             stdin_open=True,
             network_mode="none",
-            volumes=[f"{PROGRAMS}:/programs:ro", *([f"{steps}:/steps"] if steps else [])],
+            volumes=[f"{PROGRAMS}:/programs:ro"],
             device_requests=[docker.types.DeviceRequest(driver="cdi", device_ids=cdi_names)],
             **options,
         )
@@ -101,38 +97,19 @@ def pods(host: PluginHost, engine: docker.DockerClient, debian: str) -> Iterator
         plugin.unprepare(*host.server.claims.values())
 
 
-@pytest.mark.parametrize("prefix", [(), ("env", "-i")], ids=["as it is", "env -i"])
-def test_two_claims_on_one_gpu_have_limits_of_their_own(pods: Pods, prefix: tuple[str, ...]) -> None:
+def test_two_claims_on_one_gpu_have_limits_of_their_own(pods: Pods) -> None:
+    prefix = ("env", "-i", "/usr/bin/python3", *GPU_PROGRAM[1:])
     device, _ = pods.host.devices()
     small = pods.prepare(result(device, "1Gi", "30"), name="small")
     large = pods.prepare(result(device, "3Gi", "60"), name="large")
-    holder = pods.start(large, *prefix, *GPU_PROGRAM, "hold", str(GIB))
+    holder = pods.start(large, *prefix, "hold", str(GIB))
     wait_until(lambda: b"holding" in holder.logs(), "memory that is held")
     for names, size_bytes in ((small, GIB), (large, 3 * GIB)):
-        (seen,) = pods.run(names, *prefix, *GPU_PROGRAM, "info")["devices"]
+        (seen,) = pods.run(names, *prefix, "info")["devices"]
         assert (seen["total"], seen["nvml_total"]) == (size_bytes, size_bytes)
-    filled = pods.run(small, *prefix, *GPU_PROGRAM, "fill", str(CHUNK))
+    filled = pods.run(small, *prefix, "fill", str(CHUNK))
     assert filled["result"] == OUT_OF_MEMORY
     assert 400 * MIB < filled["granted_bytes"] < GIB
-
-
-@pytest.mark.exhaustive  # test_run_limits.py has this for any container
-@pytest.mark.real_time
-def test_the_compute_of_claims_is_what_they_say(pods: Pods, tmp_path: Path) -> None:
-    """Two claims on the one GPU, beside one without a compute limit on the other."""
-    first, second = pods.host.devices()
-    claims = [
-        pods.prepare(result(first, "2Gi", "30"), name="small"),
-        pods.prepare(result(first, "2Gi", "60"), name="large"),
-        pods.prepare(result(second, "2Gi"), name="unlimited"),
-    ]
-
-    def shares() -> tuple[float, float]:
-        steps = Path(tempfile.mkdtemp(dir=tmp_path))
-        small, large, unlimited = rates(steps, [pods.start(each, *MEMBER, steps=steps) for each in claims])
-        return small / unlimited, large / unlimited
-
-    assert_measured(shares, lambda seen: abs(seen[0] - 0.3) < 0.06 and abs(seen[1] - 0.6) < 0.06)
 
 
 def test_containers_of_one_claim_share_its_memory(pods: Pods) -> None:
@@ -223,34 +200,13 @@ def test_a_claim_in_whose_server_programs_are_is_given_back_once_they_have_ended
     assert not pods.groups() and not daemons(group) and not list(pods.host.claims.glob("[!.]*"))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "vgpurun: MPS needs the host's IPC namespace: add --ipc host .*Kubernetes: hostIPC: true"),
-        (
-            IPC | {"user": "1000"},
-            "would be user 1000's, and the MPS server of claim lab/share is for user root;.*Kubernetes: runAsUser: 0",
-        ),
-    ],
-    ids=["an IPC namespace of its own", "another user"],
-)
-def test_what_cannot_join_does_not_start(pods: Pods, options: dict[str, str], words: str) -> None:
+def test_a_container_of_another_user_does_not_start(pods: Pods) -> None:
+    """test_together_cdi.py has what else cannot join, by the hook that slices have too."""
     device, _ = pods.host.devices()
     names = pods.prepare(result(device, "1Gi"), name="share", together=True)
+    words = "would be user 1000's, and the MPS server of claim lab/share is for user root;.*Kubernetes: runAsUser: 0"
     with pytest.raises(docker.errors.APIError, match=words):
-        pods.start(names, "true", **options)
+        pods.start(names, "true", **IPC, user="1000")
     (group,) = pods.groups()
     assert not daemons(group)
     assert give_back(pods, "share") == "" and not pods.groups()
-
-
-def test_a_container_that_starts_again_has_a_server_again(pods: Pods) -> None:
-    device, _ = pods.host.devices()
-    names = pods.prepare(result(device, "1Gi"), name="again", together=True)
-    container = pods.start(names, *GPU_PROGRAM, "info", **IPC)
-    assert container.wait(timeout=60)["StatusCode"] == 0
-    (group,) = pods.groups()
-    wait_until(lambda: not daemons(group), "the end of the server")
-    container.restart()
-    assert container.wait(timeout=60)["StatusCode"] == 0, container.logs()
-    assert container.logs().count(b'"devices"') == 2

@@ -108,9 +108,3 @@ def test_a_clock_that_is_set_ends_nothing(vgpurun: Cli, debian: str) -> None:
     assert "ends in 5 minutes" in vgpurun("ps", "--driver", "sim").stdout and status(vgpurun, "lasts") == "running"
     path.write_text(json.dumps({**owner, "ends_s": owner["ends_s"] + 7200, "ends_boot_s": boot_s()}))
     assert "Stopped container lasts: it reached its --for limit" in vgpurun("prune", "--driver", "sim").stdout
-
-
-def test_a_time_that_is_none(vgpurun: Cli, debian: str) -> None:
-    for wrong in ("soon", "0", "-1h", ""):
-        vgpurun.run("--for", wrong, "--mem", "1g", debian, "true").assert_refused(f"--for '{wrong}'")
-    vgpurun("slice", "create", "--driver", "sim", "--mem", "1g", "--for", "x", "course").assert_refused("--for 'x'")

@@ -109,8 +109,7 @@ def test_an_engine_that_leaves_its_containers_alone(lost: Lost, rounds: int) -> 
     lost.goes_on()
     for verb in ("suspend", "move", "resume") * rounds:
         if verb == "resume":
-            done = lost.vgpurun("suspend", *lost.vgpurun.driver, "--hold", "book")
-            assert done.exit_code == 0, done.stderr
+            assert lost.vgpurun("suspend", *lost.vgpurun.driver, "--hold", "book").exit_code == 0
         print(lost.strike(verb, 0), flush=True)
         start_again(lost.host, *lost.flags)
         lost.back()
@@ -132,6 +131,5 @@ def test_a_container_that_ends_with_what_is_killed(lost: Lost, killed: str) -> N
         book = lost.vgpurun.engine.containers.get("book")
         wait_until(lambda book=book: book.reload() or book.status == "exited", "the end of the container", 120)
         wait_until(lambda: lost.on_gpus()[0] == [0, 0], "GPUs without it", 120)
-        again = lost.vgpurun("start", *lost.vgpurun.driver, "book")
-        assert again.exit_code == 0, again.stderr
+        assert lost.vgpurun("start", *lost.vgpurun.driver, "book").exit_code == 0
         lost.back()

@@ -62,8 +62,7 @@ def test_memory_past_the_library_is_stopped(vgpurun: Cli, debian: str, tmp_path:
 
     def run(number: int, words: Sequence[str]) -> None:
         limits = ("--name", f"tenant-{number}", "--gpus", f"device={number % 4}")
-        started = vgpurun.run("-d", "-i", *limits, *options, debian, *words)
-        assert started.exit_code == 0, started
+        assert vgpurun.run("-d", "-i", *limits, *options, debian, *words).exit_code == 0
 
     with guarding(vgpurun, "--memory", "kill"), ThreadPoolExecutor(4) as pool:
         list(pool.map(run, range(len(commands)), commands.values()))
@@ -309,8 +308,7 @@ def test_150_short_processes_are_held_to_their_share(own_gpu: Cli, debian: str) 
 
     def share() -> float:
         own_gpu.remove_containers()
-        started = own_gpu.run("-d", "--name", "tenant", *options, debian, "sh", "-c", rotate)
-        assert started.exit_code == 0, started
+        assert own_gpu.run("-d", "--name", "tenant", *options, debian, "sh", "-c", rotate).exit_code == 0
         time.sleep(30)
         lines = own_gpu.engine.containers.get("tenant").logs(stderr=False).decode().splitlines()
         return sum(int(line.split()[0]) for line in lines) / 1000 / 30

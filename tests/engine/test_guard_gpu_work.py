@@ -111,8 +111,7 @@ def test_what_is_paused_can_be_suspended(own_gpu: Cli, debian: str) -> None:
     with guarding(own_gpu, *GUARD):
         assert own_gpu("pause", "--gpu", "tenant").exit_code == 0
         stands(own_gpu)
-        suspended = own_gpu("suspend", *own_gpu.driver, "--timeout", "2m", "tenant")
-        assert suspended.exit_code == 0, suspended
+        assert own_gpu("suspend", *own_gpu.driver, "--timeout", "2m", "tenant").exit_code == 0
 
 
 def keepers(guard: subprocess.Popen[str]) -> list[int]:
@@ -234,8 +233,7 @@ def test_a_program_of_local_is_held(own_gpu: Cli, way: str, tmp_path: Path) -> N
 
 
 def test_two_launches_in_a_slice_share_its_limit(own_gpu: Cli, tmp_path: Path) -> None:
-    made = own_gpu("slice", "create", *own_gpu.driver, "--sm", "20", "--mem", "4g", "team")
-    assert made.exit_code == 0, made
+    assert own_gpu("slice", "create", *own_gpu.driver, "--sm", "20", "--mem", "4g", "team").exit_code == 0
     ways, options = ("static program", "unset preload"), ("--slice", "team")
     with guarding(own_gpu, *GUARD), ExitStack() as stack:
         launches = [stack.enter_context(launched(own_gpu, options, OF_LOCAL[way], tmp_path)) for way in ways]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ import docker
 import pytest
 
 from cli import GPU_PROGRAM, PROGRAMS
-from in_step import rates
 from node_names import COMPUTE, MEMORY
 from node_of_test import NodeOfTest, node_of_test
-from support import assert_measured
 from vgpurun.kubernetes.proto import deviceplugin_pb2 as api
 
 GIB = 1 << 30
@@ -37,10 +34,8 @@ class Containers:
         self._image = image
         self._started: list[Any] = []
 
-    def start(self, answers: Sequence[api.ContainerAllocateResponse], *command: str, steps: Path | None = None) -> Any:
-        """`steps` is where a container that goes on together with others is told so (in_step.py)."""
+    def start(self, answers: Sequence[api.ContainerAllocateResponse], *command: str) -> Any:
         mounts = [docker.types.Mount("/programs", str(PROGRAMS), type="bind", read_only=True)]
-        mounts += [docker.types.Mount("/steps", str(steps), type="bind")] if steps else []
         variables: dict[str, str] = {}
         devices = []
         for answer in answers:
@@ -81,41 +76,16 @@ def containers(engine: docker.DockerClient, debian: str) -> Iterator[Containers]
     made.remove()
 
 
-@pytest.mark.parametrize("prefix", [(), ("/usr/bin/env", "-i")], ids=["environment", "env -i"])
-def test_the_limits_of_a_pod_hold(node: NodeOfTest, containers: Containers, prefix: tuple[str, ...]) -> None:
+def test_the_limits_of_a_pod_hold(node: NodeOfTest, containers: Containers) -> None:
     node.start_plugin()
     node.kubelet.wait_for_resources(MEMORY, COMPUTE)
     node.kubelet.admit("pod", {"c": {MEMORY: 1, COMPUTE: 20}})
     answers = node.kubelet.start_container("pod", "c")
-    program = (*prefix, "/usr/bin/python3", GPU_PROGRAM[1])
+    program = ("/usr/bin/env", "-i", "/usr/bin/python3", GPU_PROGRAM[1])
     (device,) = containers.run(answers, *program, "info")["devices"]
     assert (device["total"], device["nvml_total"]) == (GIB, GIB)
     filled = containers.run(answers, *program, "fill", str(20 * MIB))
     assert filled["result"] == 2 and GIB // 4 < filled["granted_bytes"] <= GIB
-
-
-@pytest.mark.exhaustive  # test_run_limits.py has this for any container
-@pytest.mark.real_time
-def test_the_compute_of_a_pod_is_what_it_asks_for(node: NodeOfTest, containers: Containers, tmp_path: Path) -> None:
-    """Beside a pod without a compute limit, which the plugin places on the other GPU."""
-    node.start_plugin()
-    node.kubelet.wait_for_resources(MEMORY, COMPUTE)
-    node.kubelet.admit("half", {"c": {MEMORY: 1, COMPUTE: 50}})
-    node.kubelet.admit("unlimited", {"c": {MEMORY: 1}})
-    commands = {"half": ("/usr/bin/env", "-i", "/usr/bin/python3", GPU_PROGRAM[1]), "unlimited": GPU_PROGRAM}
-    units = [node.kubelet.containers[pod, "c"][MEMORY].ids for pod in commands]
-    assert len({unit.rpartition("_")[0] for ids in units for unit in ids}) == 2
-
-    def share() -> float:
-        steps = Path(tempfile.mkdtemp(dir=tmp_path))
-        started = [
-            containers.start(node.kubelet.start_container(pod, "c"), *command, "member", "/steps", steps=steps)
-            for pod, command in commands.items()
-        ]
-        half, unlimited = rates(steps, started)
-        return half / unlimited
-
-    assert_measured(share, lambda share: abs(share - 0.5) < 0.06)
 
 
 def test_two_pods_and_a_slice_have_limits_of_their_own(node: NodeOfTest, containers: Containers) -> None:

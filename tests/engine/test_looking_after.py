@@ -34,6 +34,7 @@ OF_BOTH: tuple[tuple[str, ...], ...] = (
     ("move", "--driver", "sim", "--gpus", "0"),
     ("thaw",),
     ("pause",),
+    ("pause", "--gpu"),
     ("unpause",),
     ("start", "--driver", "sim"),
 )

@@ -32,8 +32,7 @@ class Attacked:
         self.vgpurun, self.image, self.chance = vgpurun, image, chance
         self.said = vgpurun.state_dir.parent / "guard.log"
         self.guard = self.start_guard()
-        made = vgpurun("slice", "create", "team", *vgpurun.driver, "--mem", "2g", *MOVED)
-        assert made.exit_code == 0, made.stderr
+        assert vgpurun("slice", "create", "team", *vgpurun.driver, "--mem", "2g", *MOVED).exit_code == 0
         for name in OPTIONS:
             self.run(name)
 

@@ -75,11 +75,6 @@ def test_dockers_options_of_ps(vgpurun: Cli, holder: str, debian: str) -> None:
     assert "SIZE" not in ps(vgpurun).splitlines()[0]
 
 
-def test_an_update_is_shown(vgpurun: Cli, holder: str) -> None:
-    vgpurun("update", "--driver", "sim", "--mem", "3g", "holder")
-    assert ps(vgpurun, "--format", "{{.MemoryLimit}}") == "3 GiB\n"
-
-
 def test_without_gpus_the_limits_are_shown(vgpurun: Cli, holder: str) -> None:
     result = vgpurun("ps", "--driver", "host")
     if result.stderr:

@@ -21,7 +21,7 @@ import pytest
 
 from cli import Cli
 from engine_relay import held_up
-from support import wait_until
+from support import WITH_ADMIN_FILE, wait_until
 from support.programs import text_of
 from vgpurun import cli
 from vgpurun.admission import controller
@@ -327,10 +327,6 @@ quotas:
   users:
     nobody: {gpus: [1]}
 """
-WITH_ADMIN_FILE = (
-    "import sys; from pathlib import Path; from vgpurun import cli; from vgpurun.config import values as config;"
-    "config.ADMIN_FILE = Path(sys.argv.pop(1)); sys.exit(cli.main(sys.argv[1:]))"
-)
 
 
 def test_quotas_and_defaults_of_the_administrator(two_gpus: Cli, debian: str, tmp_path: Path) -> None:

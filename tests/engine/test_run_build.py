@@ -14,8 +14,7 @@ pytestmark = pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 def test_the_library_is_built_in_a_container(vgpurun: Cli, cuda_devel: str, debian: str, tmp_path: Path) -> None:
     output = tmp_path / "libvgpu.so"
-    result = vgpurun("build-in-docker", "--base-image", cuda_devel, "--output", str(output), timeout_s=240)
-    assert result.exit_code == 0, result
+    assert vgpurun("build-in-docker", "--base-image", cuda_devel, "--output", str(output), timeout_s=240).exit_code == 0
     assert b"vgpurun-library version=" in output.read_bytes()
     vgpurun.assert_nothing_left()
     vgpurun.environment["VGPURUN_LIBRARY"] = str(output)

@@ -179,8 +179,7 @@ class TestToolkit:
     @pytest.mark.parametrize("mode", ["toolkit", "auto"])
     def test_the_runtime_is_asked_for_the_chosen_gpu_alone(self, on_nvidia_host: Cli, mode: str) -> None:
         options = ("run", "--driver", mode, "-d", "--name", f"toolkit-{mode}", "--gpus", "device=0", "--mem", "1g")
-        result = on_nvidia_host(*options, "vgpurun-test/busybox:1", "sleep", "60")
-        assert result.exit_code == 0, result
+        assert on_nvidia_host(*options, "vgpurun-test/busybox:1", "sleep", "60").exit_code == 0
         attributes = on_nvidia_host.engine.containers.get(f"toolkit-{mode}").attrs
         variables = dict(variable.split("=", 1) for variable in attributes["Config"]["Env"])
         assert attributes["HostConfig"]["Runtime"] == "nvidia"

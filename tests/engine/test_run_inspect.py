@@ -7,11 +7,10 @@ import shlex
 import subprocess
 from typing import Any
 
-import docker as docker_py
+import docker
 import pytest
 
 from cli import Cli
-from docker_command import docker_command
 from support import wait_until
 
 # Added by vgpurun to a container: variables, mounts, labels and device nodes.
@@ -40,17 +39,12 @@ LINES = """
 """.strip().splitlines()
 
 
-@pytest.fixture(scope="session")
-def docker() -> str:
-    return docker_command()
-
-
 @pytest.mark.parametrize("line", LINES)
-def test_inspect_is_the_same(vgpurun: Cli, docker: str, debian: str, line: str, docker_host: str) -> None:
+def test_inspect_is_the_same(vgpurun: Cli, docker_cli: str, debian: str, line: str, docker_host: str) -> None:
     # The containers need a name to look at them by, and an end that leaves no time for a difference.
     arguments = [*shlex.split(line), debian, *(() if "--entrypoint" in line else ("sleep",)), "100"]
     arguments = arguments if "-a" in arguments else ["-d", *arguments]
-    theirs = inspected(vgpurun.engine, "of-docker", [docker, "run"], arguments, vgpurun.environment)
+    theirs = inspected(vgpurun.engine, "of-docker", [docker_cli, "run"], arguments, vgpurun.environment)
     ours = inspected(
         vgpurun.engine, "of-vgpurun", [*vgpurun.command, "run", *vgpurun.driver], arguments, vgpurun.environment
     )
@@ -60,7 +54,7 @@ def test_inspect_is_the_same(vgpurun: Cli, docker: str, debian: str, line: str, 
 
 
 def inspected(
-    engine: docker_py.DockerClient, name: str, command: list[str], arguments: list[str], environment: dict[str, str]
+    engine: docker.DockerClient, name: str, command: list[str], arguments: list[str], environment: dict[str, str]
 ) -> Any:
     """Return the engine's words on a container that a command line makes, without what differs from run to run."""
     process = subprocess.Popen(
@@ -78,10 +72,10 @@ def inspected(
     return normalised(described)
 
 
-def running(engine: docker_py.DockerClient, name: str) -> Any:
+def running(engine: docker.DockerClient, name: str) -> Any:
     try:
         described = engine.api.inspect_container(name)
-    except docker_py.errors.NotFound:
+    except docker.errors.NotFound:
         return None
     return described if described["State"]["Running"] else None
 

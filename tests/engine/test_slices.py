@@ -17,7 +17,7 @@ import pytest
 
 from cli import GPU_PROGRAM, WITH_PROGRAMS, Cli
 from in_step import told
-from support import wait_until
+from support import WITH_ADMIN_FILE, wait_until
 from vgpurun.limits import usage_file
 from vgpurun.util.users import current_user
 
@@ -53,8 +53,7 @@ def inspect(cli: Cli, name: str) -> dict:
 
 def start(cli: Cli, image: str, slice_name: str, name: str, *options: str) -> None:
     command = (image, *GPU_PROGRAM, "member", "/steps") if options else (image, "sleep", "300")
-    result = cli.run("-d", "--name", name, "--slice", slice_name, *options, *command)
-    assert result.exit_code == 0, result
+    assert cli.run("-d", "--name", name, "--slice", slice_name, *options, *command).exit_code == 0
 
 
 def test_a_user_sees_what_a_member_uses(cli: Cli, debian: str, as_nobody: tuple[str, ...]) -> None:
@@ -245,11 +244,7 @@ def test_a_killed_create_leaves_a_slice_or_nothing(cli: Cli) -> None:
 
 def test_quotas_are_of_who_makes_it(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "admin.yaml").write_text("quotas: {default: {memory_per_gpu: 3g}}\n")
-    code = (
-        "import sys; from pathlib import Path; from vgpurun import cli; from vgpurun.config import values as config;"
-        "config.ADMIN_FILE = Path(sys.argv.pop(1)); sys.exit(cli.main(sys.argv[1:]))"
-    )
-    cli.command = (cli.command[0], "-c", code, str(tmp_path / "admin.yaml"))
+    cli.command = (cli.command[0], "-c", WITH_ADMIN_FILE, str(tmp_path / "admin.yaml"))
     cli("slice", "create", *SIM, "much", "--mem", "4g").assert_refused("4 GiB", "3 GiB for user root")
     create(cli, "some", "--mem", "2g")
     assert "2 GiB of the 3 GiB for user root" in cli("slice", "create", *SIM, "rest", "--mem", "2g").stderr

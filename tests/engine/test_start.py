@@ -113,8 +113,7 @@ def test_dockers_own_verbs_and_its_plugin(vgpurun: Cli, debian: str, tmp_path: P
         "sleep",
         "600",
     ]
-    done = subprocess.run(command, env=vgpurun.environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    assert subprocess.run(command, env=vgpurun.environment, capture_output=True, text=True, timeout=60).returncode == 0
     assert vgpurun("cp", "first:/etc/debian_version", str(tmp_path)).exit_code == 0
     assert (tmp_path / "debian_version").exists()
     assert vgpurun("port", "first", "80/tcp").exit_code == 1

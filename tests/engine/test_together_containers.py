@@ -27,8 +27,7 @@ def cli(own_gpu: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
         Path(folder).chmod(0o755)
         environment = own_gpu.environment | {"VGPURUN_STATE_DIR": folder}
         short = Cli(own_gpu.engine, environment, Path(folder), own_gpu.driver)
-        made = short("slice", "create", *SIM, "team", "--mem", "2g", "--together")
-        assert made.exit_code == 0, made
+        assert short("slice", "create", *SIM, "team", "--mem", "2g", "--together").exit_code == 0
         yield short
         short.remove_containers()
         wait_until(lambda: not short_group(short).exists(), "end of the group")
@@ -75,8 +74,7 @@ def test_without_a_slice_a_user_s_containers_are_a_group(cli: Cli, debian: str) 
     assert cli("ps", *SIM).stdout.count("25 % of the SMs") == 2
     refused = cli("update", *SIM, "--sm", "50", "together-one")
     assert refused.exit_code == 125 and "is its part of the SMs, from its start" in refused.stderr, refused
-    result = cli.run(*WITH_PROGRAMS, "--together", "--mem", "1g", debian, *GPU_PROGRAM, "info")
-    assert result.exit_code == 0, result
+    assert cli.run(*WITH_PROGRAMS, "--together", "--mem", "1g", debian, *GPU_PROGRAM, "info").exit_code == 0
     for name in ("one", "other"):
         assert group.exists()
         cli.engine.containers.get(f"together-{name}").kill()
@@ -88,8 +86,7 @@ def test_without_a_slice_a_user_s_containers_are_a_group(cli: Cli, debian: str) 
 
 def test_a_program_in_a_container_is_a_client(cli: Cli, debian: str) -> None:
     """Without a server the library would give it no GPU."""
-    result = cli.run(*WITH_PROGRAMS, "--slice", "team", "--mem", "1g", debian, *GPU_PROGRAM, "info")
-    assert result.exit_code == 0, result
+    assert cli.run(*WITH_PROGRAMS, "--slice", "team", "--mem", "1g", debian, *GPU_PROGRAM, "info").exit_code == 0
     lost = cli.run(
         *WITH_PROGRAMS, "--slice", "team", debian, "env", "CUDA_MPS_PIPE_DIRECTORY=/nowhere", *GPU_PROGRAM, "info"
     )
@@ -100,8 +97,7 @@ def test_advice_says_who_is_a_member_already(cli: Cli, debian: str, tmp_path: Pa
     """Nothing records what they have gained."""
     for name, group in (("one", ("--slice", "team")), ("other", ("--together", "--mem", "1g"))):
         asked = (*group, "--name", f"together-{name}", "--profile", str(tmp_path / "profile"), *WITH_PROGRAMS)
-        result = cli("run", *SIM, *asked, debian, *GPU_PROGRAM, "spin", "spin_5ms", "0.1")
-        assert result.exit_code == 0, result
+        assert cli("run", *SIM, *asked, debian, *GPU_PROGRAM, "spin", "spin_5ms", "0.1").exit_code == 0
     advice = json.loads(cli("advise", "--format", "json", "together-one", "together-other").stdout)
     assert [each["together"] for each in advice["containers"]] == [True, True]
     assert "Together with others already: together-one, together-other." in advice["notes"][0]

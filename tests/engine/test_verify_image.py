@@ -62,22 +62,14 @@ def test_what_stops_each_escape_in_time(own_gpu: Cli, debian: str) -> None:
     own_gpu.assert_nothing_left()
 
 
-def test_ctrl_c_ends_the_trial_and_its_container(vgpurun: Cli, debian: str) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_trial_that_is_ended_leaves_no_container(vgpurun: Cli, debian: str, number: int, code: int) -> None:
     arguments = ("verify", *vgpurun.driver, "--sm", "50", "--seconds", "100", debian)
     with vgpurun.started(*arguments) as process:
         wait_until(lambda: [each for each in vgpurun.containers() if each.status == "running"], "running container", 60)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors.strip()) == (130, "")
-    wait_until(lambda: not vgpurun.containers(), "end of the container", 60)
-    vgpurun.assert_nothing_left()
-
-
-def test_a_trial_that_is_killed_leaves_no_container(vgpurun: Cli, debian: str) -> None:
-    arguments = ("verify", *vgpurun.driver, "--sm", "50", "--seconds", "100", debian)
-    with vgpurun.started(*arguments) as process:
-        wait_until(lambda: [each for each in vgpurun.containers() if each.status == "running"], "running container", 60)
-        process.kill()
+        assert (process.returncode, errors.strip()) == (code, "")
         wait_until(lambda: not vgpurun.containers(), "end of the container", 60)
     wait_until(lambda: not vgpurun.states(), "end of the trial", 10)
 

@@ -61,8 +61,7 @@ class Followed:
 def followed(python: str, host_image: Path) -> Iterator[Followed]:
     container = Container(python, host_image)
     limits = ["--mem", "4g", "--sm", "50", "--gpus", "device=0"]
-    done = container.run(["-d", "-i", "--name", NAME, *limits], container.program("followed.py"))
-    assert done.returncode == 0, done.stderr
+    assert container.run(["-d", "-i", "--name", NAME, *limits], container.program("followed.py")).returncode == 0
     try:
         running = Followed()
         running.wait(lambda lines: len(lines) > 50)

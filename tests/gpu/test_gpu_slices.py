@@ -26,8 +26,7 @@ def slice_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
         unavailable("slices are made by root")
     monkeypatch.setenv("VGPURUN_STATE_DIR", str(tmp_path / "state"))
     name = f"test{os.getpid()}"
-    made = vgpurun(["slice", "create", name, "--mem", "4g", "--sm", "50", "--gpus", "device=0"])
-    assert made.returncode == 0, made
+    assert vgpurun(["slice", "create", name, "--mem", "4g", "--sm", "50", "--gpus", "device=0"]).returncode == 0
     yield name
     assert vgpurun(["slice", "rm", "--force", name]).returncode == 0
 

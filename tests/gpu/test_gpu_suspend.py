@@ -75,8 +75,7 @@ def test_the_same_bits(python: str, work: str, tmp_path: Path) -> None:
             assert done.returncode == 0, done.stderr
             (use,) = gpus.read_use(gpus.list_gpus()[:1])
             print(done.stdout.strip(), "; NVML shows", use.memory_used_bytes // MIB, "MiB")
-            back = suspended(process, "resume")
-            assert back.returncode == 0, back.stderr
+            assert suspended(process, "resume").returncode == 0
             step = read_step(out, step)
     seen = out.read_text().split("\n")[:step]
     with running(python, program, work, str(step)) as process:
@@ -126,8 +125,7 @@ def held(process: subprocess.Popen[str], refusal: str) -> None:
     print(done.stdout, done.stderr)
     assert done.returncode == (125 if refusal else 0) and refusal in done.stderr, done.stderr
     if not refusal:
-        back = suspended(process, "resume")
-        assert back.returncode == 0, back.stderr
+        assert suspended(process, "resume").returncode == 0
     assert process.communicate("\n")[0] == "True\n"
 
 
@@ -137,8 +135,7 @@ def test_nothing_of_it_is_on_the_gpu(python: str) -> None:
     with running(python, str(PROGRAMS / "torch_suspended.py"), "infer", "1000000") as process:
         assert process.stdout
         process.stdout.readline()
-        done = suspended(process, "suspend", "--hold")
-        assert done.returncode == 0, done.stderr
+        assert suspended(process, "suspend", "--hold").returncode == 0
         (meanwhile,) = gpus.read_use(gpus.list_gpus()[:1])
         assert meanwhile.memory_used_bytes - before.memory_used_bytes <= 50 * MIB
         assert number(process) not in gpus.read_processes(gpus.list_gpus()[0])

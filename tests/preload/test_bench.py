@@ -56,8 +56,7 @@ def test_each_measurement_is_a_row(sandbox: Sandbox, tmp_path: Path) -> None:
 
 def test_the_page_has_the_figures_that_were_measured() -> None:
     command = [sys.executable, str(COMPUTE / "page.py"), "--check"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
+    assert subprocess.run(command, capture_output=True, text=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support import assert_refused
 from support.suspension import PATTERNS, Host, Program
 
 HELD_MIB = 100 + 4 + 2 + 6
@@ -41,10 +42,8 @@ def test_its_reservation_goes_with_it(host: Host, start: Callable[..., Program])
     program = start("--mem", "1500m", "--sm", "60", "--gpus", "device=0")
     assert launch(host, *ABOUT_GPU_1).returncode == 0
     assert program.move("1").returncode == 0
-    refused = launch(host, *ABOUT_GPU_1)
-    assert refused.returncode == 125 and "548 MiB is free" in refused.stderr
-    refused = launch(host, "--sm", "50", "--mem", "100m", "--gpus", "device=1")
-    assert refused.returncode == 125 and "40 % of its time is free" in refused.stderr
+    assert_refused(launch(host, *ABOUT_GPU_1), "548 MiB is free")
+    assert_refused(launch(host, "--sm", "50", "--mem", "100m", "--gpus", "device=1"), "40 % of its time is free")
     assert launch(host, "--mem", "2g", "--gpus", "device=0").returncode == 0
 
 
@@ -60,8 +59,7 @@ def test_its_memory_limit_holds_there(host: Host, start: Callable[..., Program])
 def test_no_room_there(host: Host, start: Callable[..., Program]) -> None:
     program = start("--mem", "1g", "--gpus", "device=0")
     other = start(*ABOUT_GPU_1)
-    refused = program.move("1")
-    assert refused.returncode == 125 and "no room for --mem 1g on GPU 1: 548 MiB is free" in refused.stderr
+    assert_refused(program.move("1"), "no room for --mem 1g on GPU 1: 548 MiB is free")
     assert program.asks("check") == "right 4"
     assert host.used_mib() == [HELD_MIB, HELD_MIB]
     waiting = host.start("move", "--driver", "sim", "--gpus", "1", "--wait=60s", "--process", program.pid)
@@ -78,8 +76,7 @@ def test_memory_there_that_others_use(host: Host, start: Callable[..., Program])
     assert program.asks("take 1200") == "taken"
     other = start("--gpus", "device=1")
     assert other.asks("take 1000") == "taken"
-    refused = program.move("1", "--overcommit")
-    assert refused.returncode == 125 and "is not in use there" in refused.stderr, refused.stderr
+    assert_refused(program.move("1", "--overcommit"), "is not in use there")
     assert program.asks("check") == "right 4"
     assert program.asks("uuid") == host.uuids[0]
     assert launch(host, "--mem", "2g", "--gpus", "device=0").returncode == 125, "it has its room still"
@@ -96,17 +93,14 @@ def test_what_cannot_be_moved(host: Host, start: Callable[..., Program]) -> None
         refused = program.move(gpus)
         assert (refused.returncode, message in refused.stderr) == (125, True), refused.stderr
     assert program.suspend("--hold").returncode == 0
-    refused = program.move("1")
-    assert refused.returncode == 125 and "is suspended; resume it first" in refused.stderr
+    assert_refused(program.move("1"), "is suspended; resume it first")
     assert program.resume().returncode == 0
     assert program.asks("share") == "shared"
-    refused = program.move("1")
-    assert refused.returncode == 125 and "CUDA IPC" in refused.stderr
+    assert_refused(program.move("1"), "CUDA IPC")
     assert program.asks("check") == "right 4"
     assert program.asks("uuid") == host.uuids[0]
     assert host.used_mib() == [HELD_MIB, 0]
-    missing = host.vgpurun("move", "--driver", "sim", "--gpus", "1")
-    assert missing.returncode == 125 and "name a container" in missing.stderr
+    assert_refused(host.vgpurun("move", "--driver", "sim", "--gpus", "1"), "name a container")
 
 
 def test_shares_within_shares_stay(host: Host, start: Callable[..., Program]) -> None:
@@ -126,8 +120,7 @@ def test_another_kind_of_gpu(host: Host, start: Callable[..., Program]) -> None:
     config = host.folder / "sim.yaml"
     config.write_text(config.read_text().replace(f"- uuid: {host.uuids[1]}", f"- uuid: {host.uuids[1]}\n  name: Other"))
     program = start("--mem", "1g", "--gpus", "device=0")
-    refused = program.move("1")
-    assert refused.returncode == 125 and "they are of different kinds (Simulated GPU, Other)" in refused.stderr
+    assert_refused(program.move("1"), "they are of different kinds (Simulated GPU, Other)")
     assert program.asks("check") == "right 4"
 
 
@@ -141,8 +134,7 @@ def test_a_program_that_starts_afterwards(host: Host, start: Callable[..., Progr
     variables = dict(each.partition("=")[::2] for each in environment if each)
     assert variables["CUDA_VISIBLE_DEVICES"] == host.uuids[0]
     for gpu in ("1", "0", "1"):
-        done = host.vgpurun("move", "--driver", "sim", "--gpus", gpu, "--slice", "team")
-        assert done.returncode == 0, done.stderr
+        assert host.vgpurun("move", "--driver", "sim", "--gpus", gpu, "--slice", "team").returncode == 0
         assert first.asks("check") == "right 4"
         for named in (
             host.uuids[0],
@@ -196,8 +188,7 @@ def test_a_program_that_has_started_cuda_alone(host: Host, start: Callable[..., 
     try:
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
-        done = host.vgpurun("move", "--driver", "sim", "--gpus", "1", "--process", str(process.pid))
-        assert done.returncode == 0, done.stderr
+        assert host.vgpurun("move", "--driver", "sim", "--gpus", "1", "--process", str(process.pid)).returncode == 0
     finally:
         said, _ = process.communicate("\n", timeout=30)
     assert said == f"{host.uuids[1]} True\n"

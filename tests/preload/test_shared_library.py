@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import vgpurun
-from support import CHECKOUT, open_to_all, own_gpu_config, unavailable
+from support import CHECKOUT, assert_refused, open_to_all, own_gpu_config, unavailable
 from vgpurun import abi
 from vgpurun.host.library import PARTS
 
@@ -102,8 +102,7 @@ def test_doctor_says_what_cannot_be_built(run: Run, place: Path) -> None:
     share(place, PARTS[:1])
     found = [line for line in run("doctor", "--driver", "auto").stdout.splitlines() if "not built yet" in line]
     assert len(found) == 2 and all("make is not installed" in line for line in found), found
-    tried = run("verify")
-    assert tried.returncode == 125 and "make is not installed" in tried.stderr
+    assert_refused(run("verify"), "make is not installed")
 
 
 @pytest.mark.parametrize("damage", ["file", "folder", "writable"])
@@ -114,8 +113,7 @@ def test_what_a_user_could_have_put_there_is_not_used(run: Run, place: Path, dam
         open_to_others.chmod(0o777)
     else:
         os.chown(open_to_others, NOBODY, NOBODY)
-    launched = run("local", "--mem", "1g", "--", "/bin/true")
-    assert launched.returncode == 125 and f"{place}/home/.cache/vgpurun" in launched.stderr
+    assert_refused(run("local", "--mem", "1g", "--", "/bin/true"), f"{place}/home/.cache/vgpurun")
     words = f"others than root can write in {open_to_others}"
     assert f"none is used: {words}\n" in run("doctor").stdout
     launched = run("local", "--mem", "1g", "--", "/bin/true", user=0)

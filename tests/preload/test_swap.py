@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from support import ROUNDS, wait_until
+from support import ROUNDS, assert_refused, wait_until
 from support.suspension import PATTERNS, Guard, Host, Program
 from vgpurun.inventory.swap_counts import read_swaps
 from vgpurun.limits.usage_file import read_usage
@@ -93,8 +93,7 @@ def test_one_with_turns_beside_one_without(host: Host, guard: Guard, start: Call
         assert each.stdout and each.stdout.readline()
     refused = host.vgpurun("local", "--driver", "sim", "--mem", "100m", "--gpus", "device=0", "--", "true")
     assert refused.returncode == 125 and "48 MiB is free" in refused.stderr
-    refused = host.vgpurun("local", *MOST, "--", "true")
-    assert refused.returncode == 125 and "1.51 GiB is free" in refused.stderr
+    assert_refused(host.vgpurun("local", *MOST, "--", "true"), "1.51 GiB is free")
     folder = fixed.folder
     for _ in range(10):
         assert fixed.asks("check") == "right 4"
@@ -104,8 +103,7 @@ def test_one_with_turns_beside_one_without(host: Host, guard: Guard, start: Call
 
 
 def test_a_slice_takes_its_turns_as_a_whole(host: Host, guard: Guard) -> None:
-    made = host.vgpurun("slice", "create", *MOST, "team")
-    assert made.returncode == 0, made.stderr
+    assert host.vgpurun("slice", "create", *MOST, "team").returncode == 0
     team = ("--driver", "sim", "--slice", "team")
     members = [train(host, 30, 700, team) for _ in range(2)]
     other = train(host, 30)
@@ -125,8 +123,7 @@ def test_a_launch_under_an_old_driver_or_without_a_limit_is_refused(host: Host, 
     done = host.vgpurun("local", "--driver", "sim", "--swap", "--", "true")
     assert done.returncode == 125 and "--swap takes turns with a memory limit" in done.stderr
     host.configure(2048, extra="driver_version: 550.54.15\n")
-    done = host.vgpurun("local", *MOST, "--", "true")
-    assert done.returncode == 125 and "driver 550.54.15 takes no program off a GPU" in done.stderr
+    assert_refused(host.vgpurun("local", *MOST, "--", "true"), "driver 550.54.15 takes no program off a GPU")
 
 
 def test_who_has_the_gpu_is_shown(host: Host, guard: Guard, start: Callable[..., Program]) -> None:
@@ -216,8 +213,7 @@ def test_suspend_takes_it_out_of_the_turns_until_it_is_resumed(
     fixed = start("--mem", "2g", "--gpus", "device=0")
     program.tell("check")
     assert program.is_silent(1)
-    refused = program.resume()
-    assert refused.returncode == 125 and "is free" in refused.stderr
+    assert_refused(program.resume(), "is free")
     fixed.end()
     other = start(*MOST[2:])
     assert other.asks("take 1000") == "taken"
@@ -249,5 +245,4 @@ def test_the_guard_a_program_and_the_command_line_are_killed(
         refused = host.vgpurun("local", "--driver", "sim", "--mem", "300m", "--gpus", "device=0", "--", "true")
         assert refused.returncode == 125 and "is free" in refused.stderr, "the turns have their reservation"
     keeper.end()
-    fits = host.vgpurun("local", "--driver", "sim", "--mem", "2g", "--gpus", "device=0", "--", "true")
-    assert fits.returncode == 0, fits.stderr
+    assert host.vgpurun("local", "--driver", "sim", "--mem", "2g", "--gpus", "device=0", "--", "true").returncode == 0

@@ -16,7 +16,7 @@ from governed import await_slice
 from members import BESIDE, SIM, Member, await_end, host_in_a_short_folder, member, one_group, telling
 
 from cuda_driver import Driver
-from support import assert_measured, wait_until
+from support import assert_measured, assert_refused, wait_until
 from support.programs import text_of
 from support.suspension import Host
 from vgpurun.together import server
@@ -38,8 +38,7 @@ def host(built_library: Path) -> Iterator[Host]:
 @pytest.fixture
 def team(host: Host) -> Host:
     """A host with such a slice."""
-    made = create(host)
-    assert made.returncode == 0, made.stderr
+    assert create(host).returncode == 0
     return host
 
 
@@ -103,8 +102,7 @@ def test_a_member_s_memory_is_its_own_limit_and_that_of_the_slice(join: Callable
 
 
 def test_views_say_sms_and_no_time_that_nobody_has_measured(team: Host, join: Callable[..., Member]) -> None:
-    changed = team.vgpurun("slice", "update", *SIM, "--sm", "60", "team")
-    assert changed.returncode == 0, changed.stderr
+    assert team.vgpurun("slice", "update", *SIM, "--sm", "60", "team").returncode == 0
     join("--sm", "25")
     smi, ps = (team.vgpurun(verb, *SIM).stdout for verb in ("smi", "ps"))
     assert "? / 60 %" in smi and "25 % of the SMs" in smi and "25 % of the SMs" in ps
@@ -219,14 +217,12 @@ def test_options_that_cannot_be_are_refused(host: Host, options: tuple[str, ...]
 
 
 def test_what_cannot_join_is_refused_with_the_way_out(team: Host) -> None:
-    refused = team.vgpurun("suspend", *SIM, "--slice", "team")
-    assert refused.returncode == 125 and "stays there until it ends" in refused.stderr
+    assert_refused(team.vgpurun("suspend", *SIM, "--slice", "team"), "stays there until it ends")
 
 
 def test_another_user_is_refused_with_the_way_out(host: Host) -> None:
     assert create(host, "--users", "61301").returncode == 0
-    refused = host.vgpurun(*IN_TEAM, "--", "true")
-    assert refused.returncode == 125 and "for programs of user 61301 alone; as root: sudo -u 61301" in refused.stderr
+    assert_refused(host.vgpurun(*IN_TEAM, "--", "true"), "for programs of user 61301 alone; as root: sudo -u 61301")
     device = host.vgpurun("cdi", "generate", *SIM, "-o", "-", "team")
     assert device.returncode == 125 and "no CDI device: this host knows no user 61301" in device.stderr
     more = host.vgpurun("slice", "update", *SIM, "--users", "61301,61302", "team")

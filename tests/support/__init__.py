@@ -61,6 +61,11 @@ def wait_until(condition: Callable[[], T], what: str = "end of the wait", timeou
     return value
 
 
+def assert_refused(done: subprocess.CompletedProcess[str], words: str) -> None:
+    """A command line has ended as one that vgpurun refuses, and has said this."""
+    assert done.returncode == 125 and words in done.stderr, done
+
+
 def go_on_together(programs: Sequence[subprocess.Popen[str]]) -> None:
     """Let programs go on that say `ready` and read a line: none before all of them are ready."""
     for program in programs:
