@@ -3,6 +3,8 @@
  *
  *   threads SECONDS KIND     prints the kind's name when they run, for so long or until SIGTERM
  *
+ * Of the kind `any` each thread takes another of the first ones each time.
+ *
  * The threads of a kind do not wait for each other, and share nothing but what is said: what they have in common is
  * what lies below them.
  */
@@ -89,6 +91,8 @@ static void renew_contexts(struct thread *thread) {
     OK(cuCtxSynchronize());
   thread->kernel = before;
   OK(cuCtxDestroy_v2(own));
+  OK(cuDevicePrimaryCtxRetain(&own, 0));
+  OK(cuDevicePrimaryCtxRelease_v2(0));
   OK(cuCtxSetCurrent(contexts[0]));
 }
 
@@ -123,10 +127,19 @@ static void wait_in_every_way(struct thread *thread) {
 }
 
 static void allocate(struct thread *thread) {
+  CUmemPoolProps properties;
+  CUmemoryPool pool;
   CUdeviceptr memory, later;
   size_t free_bytes, total_bytes;
   char byte;
+  memset(&properties, 0, sizeof properties);
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   launch_some(thread, thread->stream);
+  OK(cuMemPoolCreate(&pool, &properties));
+  if (cuMemAllocFromPoolAsync(&later, 1 + chance(thread, 8 * MIB), pool, thread->stream) == CUDA_SUCCESS)
+    OK(cuMemFreeAsync(later, thread->stream));
+  OK(cuMemPoolDestroy(pool));
   if (cuMemAlloc_v2(&memory, 1 + chance(thread, 8 * MIB)) == CUDA_SUCCESS) {
     OK(cuMemcpyDtoH_v2(&byte, memory, 1));
     OK(cuMemFree_v2(memory));
@@ -219,6 +232,8 @@ static void begin_threads(struct thread *thread) {
   OK(cuStreamSynchronize(thread->stream));
 }
 
+static void do_any(struct thread *thread);
+
 static const struct kind {
   const char *name;
   void (*again)(struct thread *thread);
@@ -235,7 +250,13 @@ static const struct kind {
     {"forks", fork_under_threads},
     {"two_gpus", change_gpus},
     {"short_threads", begin_threads},
+    {"any", do_any},
 };
+
+/* Behind these are those that capture or fork, beside which not all may be done. */
+static void do_any(struct thread *thread) {
+  kinds[chance(thread, 7)].again(thread);
+}
 
 /* ---- threads ------------------------------------------------------------------------------------------------------
  */
