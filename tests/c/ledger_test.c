@@ -3,6 +3,11 @@
 #define RESERVES(ledger, device, bytes, limit_bytes)                                                                   \
   (ledger_reserve(&(ledger), device, bytes, (uint64_t[]){limit_bytes}).used_bytes != LEDGER_FULL)
 
+static void anew(void (*check)(void)) {
+  start_over();
+  check();
+}
+
 /* The driver says what it holds while nothing is under way. Returns the most of it that is not counted as allocated. */
 static uint64_t correct(const struct ledger *ledger, uint64_t driver_bytes, enum ledger_cause cause,
                         uint64_t answered_bytes) {
@@ -18,7 +23,6 @@ static void check_sizes(void) {
 }
 
 static void check_limit(void) {
-  start_over();
   struct ledger a = ledger_of(0), b = ledger_of(1);
   CHECK(RESERVES(a, 0, 600000 * UNIT, LIMIT_BYTES), "fits");
   CHECK(!RESERVES(b, 0, 400000 * UNIT + 1, LIMIT_BYTES), "one byte too many");
@@ -33,7 +37,6 @@ static void check_limit(void) {
 }
 
 static void check_death(void) {
-  start_over();
   struct ledger a = ledger_of(0), b = ledger_of(1);
   CHECK(RESERVES(a, 0, LIMIT_BYTES, LIMIT_BYTES), "fits");
   CHECK(!RESERVES(b, 0, 1, LIMIT_BYTES), "full");
@@ -43,7 +46,6 @@ static void check_death(void) {
 }
 
 static void check_overhead(void) {
-  start_over();
   struct ledger a = ledger_of(0);
   ledger_add(&a, 0, 1000 * UNIT);
   correct(&a, 5000 * UNIT, LEDGER_LOOKED, 0);
@@ -54,7 +56,6 @@ static void check_overhead(void) {
 
 /* A reservation that is not allocated yet does not hide a context. */
 static void check_pending(void) {
-  start_over();
   struct ledger a = ledger_of(0);
   correct(&a, 500 * UNIT, LEDGER_LOOKED, 0);
   CHECK(RESERVES(a, 0, 300 * UNIT, LIMIT_BYTES), "fits");
@@ -69,7 +70,6 @@ static void check_pending(void) {
 /* Managed memory is counted from the start and may come to the device later: neither hides a context nor counts twice.
  */
 static void check_managed(void) {
-  start_over();
   struct ledger a = ledger_of(0);
   correct(&a, 500 * UNIT, LEDGER_LOOKED, 0);
   ledger_add(&a, 0, 2000 * UNIT);
@@ -86,7 +86,6 @@ static void check_managed(void) {
 
 /* A context's memory is overhead, also where untouched managed memory leaves open what the driver's figure means. */
 static void check_contexts(void) {
-  start_over();
   struct ledger a = ledger_of(0);
   ledger_add(&a, 0, 2000 * UNIT);
   ledger_add_managed(&a, 0, 2000 * UNIT);
@@ -106,7 +105,6 @@ static void check_contexts(void) {
 
 /* Memory that the driver took for a reservation is overhead in its place: it is never uncounted, nor counted twice. */
 static void check_made(void) {
-  start_over();
   struct ledger a = ledger_of(0), b = ledger_of(1);
   CHECK(RESERVES(a, 0, LIMIT_BYTES, LIMIT_BYTES), "fits");
   correct(&a, LIMIT_BYTES, LEDGER_MADE, LIMIT_BYTES);
@@ -123,7 +121,6 @@ static void check_made(void) {
 }
 
 static void check_damage(void) {
-  start_over();
   struct ledger a = ledger_of(3);
   memset(&usage, 0xff, sizeof usage);
   CHECK(ledger_used(&a, 0) == UINT64_MAX, "sums saturate");
@@ -137,7 +134,6 @@ static void check_damage(void) {
 
 /* A damaged slot of another process is in nobody's way, and right again once its owner has looked. */
 static void check_repair(void) {
-  start_over();
   struct ledger a = ledger_of(0), b = ledger_of(1);
   own[0].most_bytes[0] = own[1].most_bytes[0] = 2 * LIMIT_BYTES;
   ledger_add(&a, 0, 600000 * UNIT);
@@ -155,7 +151,6 @@ static void check_repair(void) {
 }
 
 static void check_without_a_slot(void) {
-  start_over();
   struct ledger a = ledger_of(0), b = {.own = &own[1], .slots = &slots, .own_slot = -1};
   CHECK(RESERVES(a, 0, 600000 * UNIT, LIMIT_BYTES), "fits");
   CHECK(!RESERVES(b, 0, 400000 * UNIT + 1, LIMIT_BYTES), "sees the others");
@@ -166,7 +161,6 @@ static void check_without_a_slot(void) {
  * answer, which is what was expected, need not be shown. One that fails is. */
 static void check_large(void) {
   const uint64_t bytes = 10 * LEDGER_BLOCK_BYTES;
-  start_over();
   struct ledger a = ledger_of(0);
   const struct vgpu_device_usage *shown = &usage.processes[0].devices[0];
   calls = 0;
@@ -185,7 +179,6 @@ static void check_large(void) {
  * many at the most, and none where that is all that is left. */
 static void check_small(void) {
   const uint64_t block = LEDGER_BLOCK_BYTES, small = 512;
-  start_over();
   struct ledger a = ledger_of(0), b = ledger_of(1);
   calls = 0;
   for (int i = 0; i < 1000; i++) {
@@ -226,7 +219,6 @@ static void check_small_of_many(void) {
 
 /* Memory that the driver took without a reservation is shown, but is no grant to be used again. */
 static void check_unreserved(void) {
-  start_over();
   struct ledger a = ledger_of(0), b = ledger_of(1);
   CHECK(RESERVES(a, 0, UNIT, LIMIT_BYTES) && RESERVES(b, 0, LIMIT_BYTES - UNIT, LIMIT_BYTES), "fits");
   ledger_add(&a, 0, UNIT);
@@ -237,7 +229,6 @@ static void check_unreserved(void) {
 
 /* The limit has been lowered: what counts already is no reason to hand it out. */
 static void check_lowered_limit(void) {
-  start_over();
   struct ledger a = ledger_of(0);
   CHECK(RESERVES(a, 0, LEDGER_BLOCK_BYTES + 1, LIMIT_BYTES), "shows two blocks");
   CHECK(!RESERVES(a, 0, 1, LEDGER_BLOCK_BYTES + 1), "one byte too many");
@@ -254,7 +245,6 @@ static uint64_t by_driver(const void *held_bytes, uint32_t pid) {
 
 static void check_many(void) {
   static uint64_t held_bytes[MANY];
-  start_over();
   struct ledger ledger = ledger_of(MANY - 1);
   for (uint32_t i = 0; i < MANY - 1; i++) {
     usage.processes[i].pid = i;
@@ -277,7 +267,6 @@ static void check_many(void) {
 
 /* The ledger grants nothing under a limit where it cannot see the others, or they cannot see this process. */
 static void check_without_the_file(void) {
-  start_over();
   struct ledger a = ledger_of(0);
   fails = true;
   CHECK(!RESERVES(a, 0, 1, LIMIT_BYTES), "nothing");
@@ -288,7 +277,6 @@ static void check_without_the_file(void) {
 }
 
 static void check_huge_requests(void) {
-  start_over();
   struct ledger a = ledger_of(0);
   ledger_add(&a, 0, 1000 * UNIT);
   CHECK(!RESERVES(a, 0, UINT64_MAX, VGPU_NO_MEMORY_LIMIT), "no device has that much");
@@ -318,7 +306,6 @@ static void *allocate_and_free(void *argument) {
 }
 
 static void check_concurrency(void) {
-  start_over();
   ledger_of(THREADS - 1);
   run_threads(allocate_and_free);
   struct ledger ledger = ledger_of(0);
@@ -328,24 +315,24 @@ static void check_concurrency(void) {
 int main(int count, char **names) {
   cases_begin(count, names);
   CASE("sizes") check_sizes();
-  CASE("limit") check_limit();
-  CASE("death") check_death();
-  CASE("overhead") check_overhead();
-  CASE("pending") check_pending();
-  CASE("managed") check_managed();
-  CASE("contexts") check_contexts();
-  CASE("made") check_made();
-  CASE("damage") check_damage();
-  CASE("repair") check_repair();
-  CASE("without a slot") check_without_a_slot();
-  CASE("large") check_large();
-  CASE("small") check_small();
+  CASE("limit") anew(check_limit);
+  CASE("death") anew(check_death);
+  CASE("overhead") anew(check_overhead);
+  CASE("pending") anew(check_pending);
+  CASE("managed") anew(check_managed);
+  CASE("contexts") anew(check_contexts);
+  CASE("made") anew(check_made);
+  CASE("damage") anew(check_damage);
+  CASE("repair") anew(check_repair);
+  CASE("without a slot") anew(check_without_a_slot);
+  CASE("large") anew(check_large);
+  CASE("small") anew(check_small);
   CASE("small, of many") check_small_of_many();
-  CASE("unreserved") check_unreserved();
-  CASE("lowered limit") check_lowered_limit();
-  CASE("many") check_many();
-  CASE("without the file") check_without_the_file();
-  CASE("huge requests") check_huge_requests();
-  CASE("concurrency") check_concurrency();
+  CASE("unreserved") anew(check_unreserved);
+  CASE("lowered limit") anew(check_lowered_limit);
+  CASE("many") anew(check_many);
+  CASE("without the file") anew(check_without_the_file);
+  CASE("huge requests") anew(check_huge_requests);
+  CASE("concurrency") anew(check_concurrency);
   return cases_end();
 }

@@ -33,6 +33,13 @@ static void close_profile(void) {
   profile_disk_close(&disk);
 }
 
+/* Of 8 MiB. */
+static void with_a_profile(void (*check)(void)) {
+  open_profile(8 << 20);
+  check();
+  close_profile();
+}
+
 static void store(uint64_t number) {
   const struct profile_record record = {.start_ns = number, .value = ~number, .kind_and_copy = PROFILE_CALL};
   profile_records_store(&record, 1);
@@ -65,12 +72,10 @@ static void find_lowest(const struct profile_chunk *chunk, const struct profile_
 }
 
 static void everything_is_kept_until_the_file_is_full(void) {
-  open_profile(8 << 20);
   for (uint64_t i = 0; i < 100000; i++)
     store(i);
   HOLDS(each_record(is_whole) == 100000);
   HOLDS(disk.file->header.dropped == 0);
-  close_profile();
 }
 
 static void the_oldest_goes_first(void) {
@@ -207,7 +212,6 @@ static void join(struct profile_group *group, struct profile_work *work, int64_t
 }
 
 static void a_group_is_shared_out_by_what_is_usual(void) {
-  open_profile(8 << 20);
   struct profile_group group = {0};
   struct profile_work *two[] = {known(16, "short", 10 * US), known(32, "long", 30 * US)};
   struct profile_work *same = known(48, "long", 10 * US); /* another of that name, as of a second module */
@@ -221,11 +225,9 @@ static void a_group_is_shared_out_by_what_is_usual(void) {
   profile_group_settle(&group, &measure, 50 * US); /* the rest was another stream's */
   HOLDS(kernel_named("short")->gpu_ns == 30 * US && kernel_named("long")->gpu_ns == 120 * US);
   HOLDS(two[0]->usual_ns == 10 * US && two[1]->usual_ns == 30 * US); /* nothing is learned of several */
-  close_profile();
 }
 
 static void one_launch_tells_how_long_its_kernel_takes(void) {
-  open_profile(8 << 20);
   struct profile_work *work = profile_kernels_name(16, "new");
   struct profile_group group = {0};
   join(&group, work, 1 * MS);
@@ -238,12 +240,10 @@ static void one_launch_tells_how_long_its_kernel_takes(void) {
   HOLDS(profile_kernels_find(16) == NULL);
   profile_group_settle(&group, &measure, 40 * US); /* was unloaded meanwhile */
   HOLDS(kernel_named("new")->gpu_ns == 110 * US);
-  close_profile();
 }
 
 /* The code of a kernel is loaded within its first launch. */
 static void loading_is_not_the_kernels(void) {
-  open_profile(8 << 20);
   struct profile_work *work = profile_kernels_name(16, "new");
   struct profile_group group = {0};
   join(&group, work, 1 * MS);
@@ -252,12 +252,10 @@ static void loading_is_not_the_kernels(void) {
   HOLDS(measure.busy_ns == 40 * US && measure.from_ns == 3 * MS && !measure.is_sure);
   measure = profile_group_measure(&group, 1 * MS, 2 * MS); /* blocks until the kernel is done, and longer */
   HOLDS(measure.busy_ns == 1 * MS && !measure.is_sure);
-  close_profile();
 }
 
 /* Its thread was stopped before it could record the marker. */
 static void a_late_marker_is_not_the_kernels(void) {
-  open_profile(8 << 20);
   struct profile_work *work = profile_kernels_name(16, "new");
   struct profile_group group = {0};
   join(&group, work, 1 * MS);
@@ -265,11 +263,9 @@ static void a_late_marker_is_not_the_kernels(void) {
   group.closed_ns = 9 * MS;
   struct profile_measure measure = profile_group_measure(&group, 1 * MS, 9 * MS);
   HOLDS(measure.busy_ns == 25 * US && measure.to_ns == 1 * MS + 25 * US && !measure.is_sure);
-  close_profile();
 }
 
 static void pauses_are_not_the_kernels(void) {
-  open_profile(8 << 20);
   struct profile_work *work = known(16, "short", 20 * US);
   struct profile_group group = {0};
   for (int i = 0; i < 10; i++)
@@ -283,11 +279,9 @@ static void pauses_are_not_the_kernels(void) {
   group.closed_ns = 50 * MS; /* nobody looked before: the stream was idle then */
   measure = profile_group_measure(&group, 0, 50 * MS + 1 * US);
   HOLDS(measure.busy_ns == 200 * US && measure.to_ns == 920 * US);
-  close_profile();
 }
 
 static void a_launch_that_failed_is_taken_back(void) {
-  open_profile(8 << 20);
   struct profile_work *work = known(16, "short", 20 * US), *other = known(32, "other", 20 * US);
   struct profile_group group = {0};
   join(&group, work, 1);
@@ -298,11 +292,9 @@ static void a_launch_that_failed_is_taken_back(void) {
   struct profile_measure measure = profile_group_measure(&group, 2, 2 + 30 * US);
   profile_group_settle(&group, &measure, 30 * US);
   HOLDS(kernel_named("short")->gpu_ns == 30 * US && kernel_named("other")->gpu_ns == 0);
-  close_profile();
 }
 
 static void a_launch_fills_what_its_blocks_do(void) {
-  open_profile(8 << 20);
   struct profile_work *work = profile_kernels_name(16, "new");
   struct profile_size size = {.blocks = 50, .block_threads = 128, .shared_bytes = 1024};
   HOLDS(!profile_kernels_knows_room(work, &size) && profile_kernels_fill(work, &size) == 0);
@@ -321,7 +313,6 @@ static void a_launch_fills_what_its_blocks_do(void) {
   HOLDS(profile_kernels_knows_room(work, &size) && profile_kernels_fill(work, &size) == 0);
   profile_kernels_forget();
   HOLDS(!profile_kernels_knows_room(profile_kernels_name(16, "other"), &size));
-  close_profile();
 }
 
 static const struct profile_fill *fill_of(const char *name) {
@@ -329,7 +320,6 @@ static const struct profile_fill *fill_of(const char *name) {
 }
 
 static void fill_goes_with_the_time(void) {
-  open_profile(8 << 20);
   struct profile_group group = {0};
   struct profile_work *two[] = {known(16, "short", 10 * US), known(32, "long", 30 * US)};
   struct profile_work *graph = profile_kernels_graph(64);
@@ -346,20 +336,16 @@ static void fill_goes_with_the_time(void) {
   HOLDS(fill_of("long")->known_ns == 60 * US);
   HOLDS(llabs((int64_t)fill_of("long")->filled_ns - 35 * US) < 10); /* 7/12 of it */
   HOLDS(fill_of("(graphs)")->known_ns == 0 && kernel_named("(graphs)")->gpu_ns == 60 * US);
-  close_profile();
 }
 
 static void different_work_has_bounded_room(void) {
-  open_profile(8 << 20);
   struct profile_group group = {0};
   for (uint64_t i = 1; i <= PROFILE_GROUP_PARTS; i++)
     join(&group, known(i * 16, "same", US), 1);
   HOLDS(profile_group_takes(&group, profile_kernels_find(16)) && !profile_group_takes(&group, known(7, "new", US)));
-  close_profile();
 }
 
 static void kernels_without_room_are_others(void) {
-  open_profile(8 << 20);
   char name[64];
   for (uint64_t i = 1; i < 2 * PROFILE_MAX_KERNELS; i++) {
     snprintf(name, sizeof name, "kernel number %llu", (unsigned long long)i);
@@ -370,7 +356,6 @@ static void kernels_without_room_are_others(void) {
   struct profile_work *last = profile_kernels_find((2 * PROFILE_MAX_KERNELS - 1) * 16);
   HOLDS(last->kernel == (uint32_t)(kernel_named("(other kernels)") - disk.file->kernels));
   HOLDS(profile_kernels_graph(16)->kernel == (uint32_t)(kernel_named("(graphs)") - disk.file->kernels));
-  close_profile();
 }
 
 /* ---- times that overlap ------------------------------------------------------------------------------------------ */
@@ -405,23 +390,23 @@ static void a_long_time_beside_many_short_ones(void) {
 int main(int count, char **names) {
   cases_begin(count, names);
   HOLDS(mkdtemp(folder) != NULL);
-  CASE("everything is kept until the file is full") everything_is_kept_until_the_file_is_full();
+  CASE("everything is kept until the file is full") with_a_profile(everything_is_kept_until_the_file_is_full);
   CASE("the oldest goes first") the_oldest_goes_first();
   CASE("threads lose no total in a small file") threads_lose_no_total(PROFILE_DISK_LEAST_BYTES);
   CASE("threads lose no total in a large file") threads_lose_no_total(64 << 20);
   CASE("what ended threads had is used again") what_ended_threads_had_is_used_again();
   CASE("a file that may not grow is a smaller ring") a_file_that_may_not_grow_is_a_smaller_ring();
   CASE("a folder that is none") a_folder_that_is_none();
-  CASE("a group is shared out by what is usual") a_group_is_shared_out_by_what_is_usual();
-  CASE("one launch tells how long its kernel takes") one_launch_tells_how_long_its_kernel_takes();
-  CASE("loading is not the kernel's") loading_is_not_the_kernels();
-  CASE("a late marker is not the kernel's") a_late_marker_is_not_the_kernels();
-  CASE("pauses are not the kernels'") pauses_are_not_the_kernels();
-  CASE("a launch that failed is taken back") a_launch_that_failed_is_taken_back();
-  CASE("a launch fills what its blocks do") a_launch_fills_what_its_blocks_do();
-  CASE("fill goes with the time") fill_goes_with_the_time();
-  CASE("different work has bounded room") different_work_has_bounded_room();
-  CASE("kernels without room are others") kernels_without_room_are_others();
+  CASE("a group is shared out by what is usual") with_a_profile(a_group_is_shared_out_by_what_is_usual);
+  CASE("one launch tells how long its kernel takes") with_a_profile(one_launch_tells_how_long_its_kernel_takes);
+  CASE("loading is not the kernel's") with_a_profile(loading_is_not_the_kernels);
+  CASE("a late marker is not the kernel's") with_a_profile(a_late_marker_is_not_the_kernels);
+  CASE("pauses are not the kernels'") with_a_profile(pauses_are_not_the_kernels);
+  CASE("a launch that failed is taken back") with_a_profile(a_launch_that_failed_is_taken_back);
+  CASE("a launch fills what its blocks do") with_a_profile(a_launch_fills_what_its_blocks_do);
+  CASE("fill goes with the time") with_a_profile(fill_goes_with_the_time);
+  CASE("different work has bounded room") with_a_profile(different_work_has_bounded_room);
+  CASE("kernels without room are others") with_a_profile(kernels_without_room_are_others);
   CASE("each time is counted once") each_time_is_counted_once();
   CASE("a long time beside many short ones") a_long_time_beside_many_short_ones();
   HOLDS(rmdir(folder) == 0);

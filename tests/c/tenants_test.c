@@ -130,6 +130,12 @@ static void end(void) {
   strcpy(place + strlen(place) - 6, "XXXXXX");
 }
 
+static void with_tenants(void (*check)(void)) {
+  begin();
+  check();
+  end();
+}
+
 /* ---- looks ------------------------------------------------------------------------------------------------------- */
 
 static void look(void) {
@@ -151,7 +157,6 @@ static int processes_of(const char *name) {
 }
 
 static void check_who_is_found(void) {
-  begin();
   make_tenant("at work", geteuid(), 0);
   make_tenant("idle", geteuid(), 2 * S);
   make_tenant("of another GPU", geteuid(), 0);
@@ -165,11 +170,9 @@ static void check_who_is_found(void) {
   look();
   const struct tenant_terms *terms = &presence.tenants[1].terms;
   CHECK(terms->percent == 20 && terms->policy == VGPU_SM_BURST && terms->priority == VGPU_PRIORITY_HIGH, "new terms");
-  end();
 }
 
 static void check_presence(void) {
-  begin();
   presence_note(&presence, now_ns);
   CHECK(presence_count(&presence, 0, now_ns) == 0, "our own does not count");
   struct presence sibling = presence;
@@ -178,13 +181,11 @@ static void check_presence(void) {
   CHECK(presence_count(&presence, 0, now_ns) == 1 && presence_count(&sibling, 0, now_ns) == 1, "each sees the other");
   CHECK(presence_count(&presence, 0, now_ns + 500 * MS) == 1, "it works now and then");
   CHECK(presence_count(&presence, 0, now_ns + S) == 0, "it has ended");
-  end();
 }
 
 /* Links, files that are none, names of any length, times of any year, and files that are cut off. */
 static void check_what_strangers_put_there(void) {
   char longest[256] = {0};
-  begin();
   memset(longest, 'a', 250);
   make_tenant("sound", STRANGER, 0);
   char path[300];
@@ -208,11 +209,9 @@ static void check_what_strangers_put_there(void) {
   CHECK(processes_of("sound") == 1, "the sound one");
   CHECK(!find("a link") && !find("link within") && !find("pipe") && !find("empty"), "links, and what is no file");
   CHECK(processes_of("short") == 0 && processes_of("year 2262") == 0, "they do not say that they are at work");
-  end();
 }
 
 static void check_looks_are_bounded(void) {
-  begin();
   make_tenant("job", geteuid(), 0); /* the newest is listed first here */
   make_strangers(STRANGE, 3600);
   step_ns = MS / SEARCHED;
@@ -226,11 +225,9 @@ static void check_looks_are_bounded(void) {
   step_ns = 0;
   printf("found after %d looks\n", looks);
   CHECK(looks >= 1 && looks < 2 * STRANGE / SEARCHED, "after %d looks, of %d", looks, STRANGE);
-  end();
 }
 
 static void check_slow_disk(void) {
-  begin();
   make_tenant("one", geteuid(), 0);
   make_tenant("another", geteuid(), 0);
   step_ns = MS; /* more than a search may take */
@@ -238,12 +235,10 @@ static void check_slow_disk(void) {
     presence_search(&presence);
   step_ns = 0;
   CHECK(find("one") && find("another"), "each search goes on");
-  end();
 }
 
 /* Many of one user keep nobody else out, and many that pause keep out none that is at work. */
 static void check_places(void) {
-  begin();
   make_strangers(100, 0);
   for (int i = 0; i < 50; i++)
     look();
@@ -273,11 +268,9 @@ static void check_places(void) {
   make_tenant("next", geteuid(), 0);
   look();
   CHECK(find("next"), "also where all are one user's");
-  end();
 }
 
 static void check_pauses(void) {
-  begin();
   make_tenant("job", geteuid(), 0);
   look();
   CHECK(processes_of("job") == 1, "at work");
@@ -293,7 +286,6 @@ static void check_pauses(void) {
   set_age("job", 70);
   look();
   CHECK(!find("job"), "it is forgotten");
-  end();
 }
 
 static void remove_folder(const char *name) {
@@ -303,7 +295,6 @@ static void remove_folder(const char *name) {
 }
 
 static void check_folders_that_go(void) {
-  begin();
   make_tenant("job", geteuid(), 0);
   look();
   CHECK(find("job"), "there");
@@ -315,7 +306,6 @@ static void check_folders_that_go(void) {
   remove_folder("job");
   look();
   CHECK(!find("job"), "gone");
-  end();
 }
 
 static int64_t noted_ns(void) {
@@ -326,7 +316,6 @@ static int64_t noted_ns(void) {
 
 static void check_refreshes(void) {
   struct shared_file usage = {0};
-  begin();
   struct tenants *tenants = tenants_open(UUID, 0, &usage, 3);
   CHECK(tenants != NULL, "own");
   looked = 0;
@@ -339,20 +328,19 @@ static void check_refreshes(void) {
   CHECK(notes <= 101, "%d times said in a second", notes);
   CHECK(looked >= 9 && looked <= 11, "%d looks in a second", looked);
   tenants_close(tenants);
-  end();
 }
 
 int main(int argument_count, char **names) {
   cases_begin(argument_count, names);
   atexit(end); /* also of a check that has failed */
-  CASE("who is found") check_who_is_found();
-  CASE("presence") check_presence();
-  CASE("what strangers put there") check_what_strangers_put_there();
-  CASE("looks are bounded") check_looks_are_bounded();
-  CASE("slow disk") check_slow_disk();
-  CASE("places") check_places();
-  CASE("pauses") check_pauses();
-  CASE("folders that go") check_folders_that_go();
-  CASE("refreshes") check_refreshes();
+  CASE("who is found") with_tenants(check_who_is_found);
+  CASE("presence") with_tenants(check_presence);
+  CASE("what strangers put there") with_tenants(check_what_strangers_put_there);
+  CASE("looks are bounded") with_tenants(check_looks_are_bounded);
+  CASE("slow disk") with_tenants(check_slow_disk);
+  CASE("places") with_tenants(check_places);
+  CASE("pauses") with_tenants(check_pauses);
+  CASE("folders that go") with_tenants(check_folders_that_go);
+  CASE("refreshes") with_tenants(check_refreshes);
   return cases_end();
 }
