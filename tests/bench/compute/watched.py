@@ -34,6 +34,7 @@ class Watched:
         self._busy_s: list[float] = []
         self._clock_mhz: list[int] = []
         self._samples: dict[float, int] = {}  # percent of the time in which the GPU computed, by their ends
+        self._sampled_s = time.monotonic()
         self._ended = Event()
         self._thread = Thread(target=self._look)
 
@@ -60,13 +61,13 @@ class Watched:
     def _take_samples(self) -> None:
         """The driver counts by the other clock, in microseconds."""
         ahead_s = time.time() - time.monotonic()
-        last_s = max(self._samples, default=time.monotonic())
-        if time.monotonic() < last_s + SAMPLE_S:
+        if time.monotonic() < self._sampled_s + SAMPLE_S:
             return
         with suppress(pynvml.NVMLError_NotFound, pynvml.NVMLError_NotSupported):  # none since, or none at all
             _, samples = pynvml.nvmlDeviceGetSamples(
-                self._gpu, pynvml.NVML_GPU_UTILIZATION_SAMPLES, round(1e6 * (last_s + ahead_s))
+                self._gpu, pynvml.NVML_GPU_UTILIZATION_SAMPLES, round(1e6 * (self._sampled_s + ahead_s))
             )
+            self._sampled_s = time.monotonic()
             self._samples |= {each.timeStamp / 1e6 - ahead_s: each.sampleValue.uiVal for each in samples}
 
     def _clock_now_mhz(self) -> int:

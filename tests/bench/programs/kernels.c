@@ -20,6 +20,7 @@
 #define MAX_SAMPLES 4000
 #define MAX_REQUESTS 4000
 #define SAMPLE_NS 50e6        /* the series that is printed */
+#define LOOK_US 20.0          /* what is done; of long kernels rarer, since many programs share the processors */
 #define AHEAD_US 2000.0       /* how far a program is ahead of the GPU, as those that use it well are */
 #define MOST_AHEAD 250.0      /* in launches: the driver's own queue, when it is full, slows them down */
 #define ITERATIONS_PER_US 290 /* iterations of the kernel's loop, on an H200 at 1980 MHz */
@@ -205,11 +206,12 @@ static void *work(void *unused) {
   int burst = workload->burst > 0 ? workload->burst : 1;
   double launches_ahead = AHEAD_US / launch_us < MOST_AHEAD ? AHEAD_US / launch_us : MOST_AHEAD;
   unsigned long long ahead = each * (unsigned long long)(2 * workload->streams * burst + launches_ahead);
+  double look_ns = 1000 * (launch_us / 10 > LOOK_US ? launch_us / 10 : LOOK_US);
   unsigned long long launched = 0, known_done = 0;
   for (int count = 0;; count++, launched += each) {
     int turn = count / burst % workload->streams;
     while (!workload->allocates_mib && launched > known_done + ahead && launched > (known_done = done()) + ahead)
-      sleep_ns(20e3);
+      sleep_ns(look_ns);
     double asked_ns = now_ns();
     if (workload->allocates_mib > 0)
       allocate();
@@ -256,7 +258,7 @@ static void observe(double seconds) {
   int count = 0;
   double now = began;
   while (now < began + seconds * 1e9) {
-    sleep_ns(200e3);
+    sleep_ns(bench.workload->unit_us < 1000 ? 200e3 : 1e6);
     now = now_ns();
     unsigned long long completed = done();
     if (completed != before) {
