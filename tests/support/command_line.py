@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -27,9 +28,9 @@ _AT_SOCKET = (
     *("vgpurun.cli.commands.run", "vgpurun.cli.commands.local", "rich.table", "yaml", "vgpurun.engine.client"),
     *("vgpurun.launch.asking", "vgpurun.launch.run", "vgpurun.launch.container", "vgpurun.launch.image_look"),
 )
-# Half a second of imports, and whatever is forked from that process takes a third longer.
+# Half a second of imports, and whatever is forked from that process takes a third longer: for what draws alone.
 _OF_PICTURES = ("vgpurun.cli.commands.report", "rich.table", "yaml", "jinja2", "matplotlib.figure")
-_WITH_PICTURES = ("report", "history")
+_WITHOUT_PICTURES = re.compile("(--format=)?(text|json|trace|alnair)")  # reports
 # By what they have imported. Each has one process at a time, and threads run several at once.
 _idle: dict[tuple[str, ...], list[socket.socket]] = {_AT_SOCKET: [], _OF_PICTURES: []}
 _one_at_a_time = threading.Lock()
@@ -42,20 +43,23 @@ def run(
     *,
     admin_file: Path | None = None,
     timeout_s: float = 60,
+    program: str = "vgpurun",
 ) -> subprocess.CompletedProcess[str]:
     """`vgpurun ARGUMENTS` in a folder, without input; with another file in place of the administrator's.
 
-    A process that has imported vgpurun forks it, which takes a third of the work, unless a variable counts before that.
+    `program` is another name to call it by. A process that has imported vgpurun forks it, which takes a third of the
+    work, unless a variable counts before that.
     """
-    modules = _OF_PICTURES if arguments[:1] and arguments[0] in _WITH_PICTURES else _AT_SOCKET
+    modules = _OF_PICTURES if _draws(arguments) else _AT_SOCKET
     is_foreseen = modules != _AT_SOCKET or environment.get("DOCKER_HOST", "").startswith("unix:")
     if not is_foreseen or _at_start(environment) != _at_start(os.environ):
+        assert program == "vgpurun", "a new process has no other name"
         command = ["-m", "vgpurun"] if admin_file is None else ["-c", WITH_ADMIN_FILE, str(admin_file)]
         return subprocess.run(
             [sys.executable, *command, *arguments], env=environment, cwd=folder, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=timeout_s,
         )  # fmt: skip
-    request = [[*arguments], {**environment}, str(folder.absolute()), admin_file and str(admin_file)]
+    request = [[program, *arguments], {**environment}, str(folder.absolute()), admin_file and str(admin_file)]
     starter = _idle[modules].pop() if _idle[modules] else _new_starter(modules)
     with open(os.devnull) as nothing, tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         socket.send_fds(starter, [json.dumps(request).encode()], [each.fileno() for each in (nothing, out, errors)])
@@ -71,6 +75,12 @@ def run(
         for stream in (out, errors):
             stream.seek(0)
         return subprocess.CompletedProcess(arguments, exit_code, out.read(), errors.read())
+
+
+def _draws(arguments: Sequence[str]) -> bool:
+    if arguments[:1] == ["report"]:
+        return not any(map(_WITHOUT_PICTURES.fullmatch, arguments))
+    return "--plot" in arguments
 
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:

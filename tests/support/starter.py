@@ -1,8 +1,8 @@
 """starter.py SOCKET MODULE...    starts vgpurun again and again, each time as a process that has imported modules
 
 Each message brings the socket of one more starter, which is forked and runs one at a time. There a request is one
-message: [ARGUMENTS, ENVIRONMENT, FOLDER, ADMIN_FILE or null] in JSON, with the standard streams. It is answered by the
-number of the process, and then by how that ended. The end of a socket is the end of who reads it.
+message: [PROGRAM AND ARGUMENTS, ENVIRONMENT, FOLDER, ADMIN_FILE or null] in JSON, with the standard streams. It is
+answered by the number of the process, and then by how that ended. The end of a socket is the end of who reads it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _become(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    sys.argv = ["vgpurun", *arguments]
+    sys.argv = arguments
     if admin_file is not None:
         from vgpurun.config import values
 

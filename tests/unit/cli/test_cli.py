@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 import vgpurun
-from support import CHECKOUT, unavailable
+from support import CHECKOUT, command_line, unavailable
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -171,22 +171,19 @@ def test_the_options_of_dockers_own_command_line(run: Run, environment: dict[str
     assert run("prune", "-f").returncode == run("prune").returncode
 
 
-def as_plugin(environment: dict[str, str], tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    program = tmp_path / "docker-vgpurun"
-    program.write_text(f"#!{sys.executable}\nfrom vgpurun.__main__ import main\nmain()\n")
-    program.chmod(0o755)
-    return subprocess.run([program, *arguments], env=environment, capture_output=True, text=True, timeout=60)
+def as_plugin(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return command_line.run(arguments, environment, program="/usr/libexec/docker/cli-plugins/docker-vgpurun")
 
 
-def test_dockers_command_line_has_it_as_a_plugin(environment: dict[str, str], tmp_path: Path) -> None:
-    about = json.loads(as_plugin(environment, tmp_path, "docker-cli-plugin-metadata").stdout)
+def test_dockers_command_line_has_it_as_a_plugin(environment: dict[str, str]) -> None:
+    about = json.loads(as_plugin(environment, "docker-cli-plugin-metadata").stdout)
     assert about["SchemaVersion"] == "0.1.0" and about["Vendor"] and about["Version"] == vgpurun.__version__
-    assert as_plugin(environment, tmp_path, "vgpurun", "--version").stdout == f"vgpurun {vgpurun.__version__}\n"
-    result = as_plugin(environment, tmp_path, "-D", "--log-level", "warn", "--host=unix:///n.sock", "vgpurun", "ps")
+    assert as_plugin(environment, "vgpurun", "--version").stdout == f"vgpurun {vgpurun.__version__}\n"
+    result = as_plugin(environment, "-D", "--log-level", "warn", "--host=unix:///n.sock", "vgpurun", "ps")
     assert "/n.sock" in result.stderr
-    result = as_plugin(environment, tmp_path, "-H", "unix:///n.sock", "-c", "no-such-context", "vgpurun", "ps")
+    result = as_plugin(environment, "-H", "unix:///n.sock", "-c", "no-such-context", "vgpurun", "ps")
     assert "no-such-context" in result.stderr, "the later one counts"
-    refused(as_plugin(environment, tmp_path, "--tls", "vgpurun", "ps"), "--tls", "DOCKER_HOST", exit_code=1)
+    refused(as_plugin(environment, "--tls", "vgpurun", "ps"), "--tls", "DOCKER_HOST", exit_code=1)
 
 
 def test_a_mistake_says_where_the_help_is(run: Run) -> None:
@@ -432,17 +429,20 @@ class TestLocal:
         assert result.stdout == f"x {1 << 30}\n"
         assert run("local", "--driver", "sim", "-e", f"PATH={CHECKOUT}", "Makefile").returncode == 126
 
-    @pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1"])
-    def test_signals_are_the_commands(self, environment: dict[str, str], name: str) -> None:
-        script = f"trap 'echo caught; exit 9' {name}; echo ready; while :; do sleep 0.05; done"
+    def test_signals_are_the_commands(self, environment: dict[str, str]) -> None:
+        """It may go on, or end as it likes to."""
+        names = ("HUP", "USR1", "TERM", "INT")
+        traps = [f"trap 'echo {name}{'; exit 9' * (name == names[-1])}' {name}" for name in names]
+        script = "; ".join((*traps, "echo ready", "while :; do sleep 0.05; done"))
         # A signal that the tests' own caller ignores, as nohup does, would stay ignored.
-        command = ["env", f"--default-signal={name}", sys.executable, "-m", "vgpurun", "local", "--driver", "sim"]
-        command += ["sh", "-c", script]
+        heeded = "--default-signal=" + ",".join(names)
+        command = ["env", heeded, sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "sh", "-c", script]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            process.send_signal(signal.Signals[f"SIG{name}"])
-            assert process.communicate(timeout=20)[0] == "caught\n"
+            for name in names:
+                process.send_signal(signal.Signals[f"SIG{name}"])
+                assert process.stdout.readline() == f"{name}\n"
         assert process.returncode == 9
         assert states(environment) == []
 
@@ -478,6 +478,9 @@ class TestLocal:
         assert process.returncode == 0
 
 
+@pytest.mark.usefixtures("simulated")
 @pytest.mark.parametrize("limit", [("--mem", "2x"), ("--sm", "150"), ("--mem", "0=1g,0=2g")])
 def test_a_limit_that_cannot_be_read_is_said_before_all_else(run: Run, limit: tuple[str, str]) -> None:
-    refused(run(*limit, "image", LD_LIBRARY_PATH="/none"), limit[1])
+    no_gpu = {"VGPUSIM_CONFIG": "/etc/passwd"}
+    assert "/etc/passwd:1:" in run("--driver", "sim", "image", **no_gpu).stderr
+    refused(run("--driver", "sim", *limit, "image", **no_gpu), limit[1])

@@ -215,7 +215,8 @@ def vgpurun(tmp_path: Path, write: Write) -> Callable[..., subprocess.CompletedP
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VGPU", "SUDO_"))}
 
     def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = kept | {"XDG_CONFIG_HOME": str(tmp_path / "xdg"), "COLUMNS": "200"} | variables
+        here = {"XDG_CONFIG_HOME": str(tmp_path / "xdg"), "COLUMNS": "200", "DOCKER_HOST": "unix:///nowhere.sock"}
+        environment = kept | here | variables
         return command_line.run(arguments, environment, admin_file=tmp_path / "admin.yaml")
 
     return run
