@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -213,6 +214,7 @@ def test_both_killed(machine: Machine, target: subprocess.Popen[str]) -> None:
     assert runs(target)
 
 
+@pytest.mark.slow
 def test_killed_at_random(machine: Machine, target: subprocess.Popen[str]) -> None:
     for seed in range(20):
         chance = random.Random(seed)
@@ -292,42 +294,54 @@ SLICES = """
 import sys
 from vgpurun.host.channels import Driver, ProcessChannels
 from vgpurun.util.process_identity import identify
-driver, found = Driver(), ProcessChannels(identify(int(sys.argv[1])), Driver())
-found.find()
-((client),) = found._clients.values()
-groups = [handle for handle, each in client._objects.items() if each.class_ == 0xA06C]
-asked = [driver.control(client._file, client._handle, group, 0xA06C0104, bytes(8)) for group in groups]
-print(*(int.from_bytes(answer, "little") for status, answer in asked if not status))
+for line in sys.stdin:
+    driver, found = Driver(), ProcessChannels(identify(int(line)), Driver())
+    found.find()
+    ((client),) = found._clients.values()
+    groups = [handle for handle, each in client._objects.items() if each.class_ == 0xA06C]
+    asked = [driver.control(client._file, client._handle, group, 0xA06C0104, bytes(8)) for group in groups]
+    print(*(int.from_bytes(answer, "little") for status, answer in asked if not status), flush=True)
+    del client, groups, found, driver
 """
 
 
-def slices_us(machine: Machine, target: subprocess.Popen[str]) -> list[int]:
-    done = machine.run(sys.executable, "-c", SLICES, str(target.pid))
-    return [int(each) for each in done.stdout.split()]
+@pytest.fixture
+def slices_us(machine: Machine, target: subprocess.Popen[str]) -> Callable[[], list[int]]:
+    asker = subprocess.Popen(
+        [sys.executable, "-c", SLICES],
+        env=machine.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    machine.started.append(asker)
+    return lambda: [int(each) for each in said(asker, str(target.pid)).split()]
 
 
-def test_time_slices(machine: Machine, target: subprocess.Popen[str]) -> None:
+def test_time_slices(machine: Machine, target: subprocess.Popen[str], slices_us: Callable[[], list[int]]) -> None:
     guard = Guard(machine)
-    assert slices_us(machine, target) == [2048, 1024]
+    assert slices_us() == [2048, 1024]
     guard("slice", target.pid, "150")
-    assert slices_us(machine, target) == [150, 1024]
+    assert slices_us() == [150, 1024]
     assert [each[0] for each in json.loads(guard.record.read_text())["sliced"]] == [target.pid]
     guard("slice", target.pid, "0")
-    assert slices_us(machine, target) == [2048, 1024] and json.loads(guard.record.read_text())["sliced"] == []
+    assert slices_us() == [2048, 1024] and json.loads(guard.record.read_text())["sliced"] == []
     guard("slice", target.pid, "150")
     guard("close")
-    assert slices_us(machine, target) == [2048, 1024]
+    assert slices_us() == [2048, 1024]
 
 
-def test_time_slices_of_a_guard_that_is_killed(machine: Machine, target: subprocess.Popen[str]) -> None:
+def test_time_slices_of_a_guard_that_is_killed(
+    machine: Machine, target: subprocess.Popen[str], slices_us: Callable[[], list[int]]
+) -> None:
     guard = Guard(machine)
     guard("slice", target.pid, "150")
     guard.kill()
-    wait_until(lambda: slices_us(machine, target) == [2048, 1024])
+    wait_until(lambda: slices_us() == [2048, 1024])
     guard = Guard(machine)
     guard("slice", target.pid, "150")
     os.kill(guard.keeper, signal.SIGKILL)
     guard.kill()
-    assert slices_us(machine, target) == [150, 1024], "nobody is there who would"
+    assert slices_us() == [150, 1024], "nobody is there who would"
     Guard(machine)("slice", target.pid, "0")
-    assert slices_us(machine, target) == [2048, 1024]
+    assert slices_us() == [2048, 1024]

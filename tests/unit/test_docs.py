@@ -94,7 +94,7 @@ def test_writing_and_checking(tmp_path: Path) -> None:
     document.write_text("<!-- options:begin -->\n<!-- options:end -->\n")
 
     def run(*arguments: str) -> int:
-        return subprocess.run([sys.executable, "-m", "vgpurun.docs.tables", *arguments, document]).returncode
+        return docs.main([*arguments, str(document)])
 
     assert run("--check") == 1
     assert run() == 0

@@ -10,7 +10,7 @@ A file that ends in .1 is the man page, all of it. In others only what stands be
 import argparse
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,12 +133,12 @@ def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)
 
 
-def main() -> int:
-    """Write or check the files that the command line names; return the exit code."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Write or check the files that the command line names, or these words; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m vgpurun.docs.tables", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if something would change")
     parser.add_argument("files", nargs="+", type=Path)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     stale = []
     for path in arguments.files:
         is_manual = path.suffix == ".1"
