@@ -24,6 +24,7 @@ from vgpurun.host.mps import CONTROL
 from vgpurun.together import server
 from vgpurun.together.group import MEMBERS, PIPES, Group
 from vgpurun.util.kernel_text import read_text
+from vgpurun.util.locking import holder_of
 from vgpurun.util.process_identity import identify, uid_of
 
 MIB = 1 << 20
@@ -83,7 +84,11 @@ def is_at_rest(cli: Cli) -> bool:
 
 def keeper(cli: Cli) -> int:
     """Return the process that keeps the server."""
-    return int(json.loads((group_folder(cli) / "keeper").read_text())["holders"]["processes"][0]["pid"])
+    folder = os.open(group_folder(cli), os.O_RDONLY)
+    try:
+        return int(holder_of(folder))
+    finally:
+        os.close(folder)
 
 
 def containers(cli: Cli) -> list[docker.models.containers.Container]:

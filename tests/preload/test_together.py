@@ -21,6 +21,7 @@ from support.programs import text_of
 from support.suspension import Host
 from vgpurun.together import server
 from vgpurun.together.group import MEMBERS, Group
+from vgpurun.util.locking import holder_of
 
 IN_TEAM = ("local", *SIM, "--slice", "team")
 
@@ -74,8 +75,11 @@ def the_server(host: Host) -> int:
 
 
 def keeper_of(host: Host) -> int:
-    record = json.loads((group_of(host)[0] / "keeper").read_text())
-    return int(record["holders"]["processes"][0]["pid"])
+    folder = os.open(group_of(host)[0], os.O_RDONLY)
+    try:
+        return int(holder_of(folder))
+    finally:
+        os.close(folder)
 
 
 def incidents(host: Host) -> list[str]:
@@ -139,6 +143,71 @@ def test_a_server_that_fails_is_said_and_the_next_launch_has_another(
     assert words in one.end()[1]
     assert other.end() == (0, "")
     await_end(*group_of(team))
+
+
+@pytest.mark.parametrize(
+    "plant", [Path.touch, Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda _: None],
+    ids=["file", "folder", "pipe", "link", "nothing"],
+)  # fmt: skip
+def test_a_daemon_whose_pipe_a_member_has_replaced_is_started_again(
+    team: Host, join: Callable[..., Member], plant: Callable[[Path], object]
+) -> None:
+    """The keeper could no longer ask which programs it is to hold to their time: all would work without a limit."""
+    one = join()
+    assert one.ask() == "ok"
+    control = group_of(team)[1] / "control"
+    control.unlink()
+    plant(control)
+    give_up_s = time.monotonic() + 20
+    while not incidents(team):
+        assert time.monotonic() < give_up_s
+        time.sleep(0.05)
+    assert "as where one of them has removed its pipe" in incidents(team)[0]
+    while one.ask() == "ok":
+        assert time.monotonic() < give_up_s
+    other = join()
+    assert other.said == [1, 132] and other.ask() == "ok"
+    assert "has removed its pipe" in one.end()[1]
+    other.end()
+    await_end(*group_of(team))
+
+
+def test_a_launch_that_is_killed_before_the_server_is_ready_leaves_nothing(team: Host) -> None:
+    group, pipes = group_of(team)
+    launch = team.start(*IN_TEAM, "--", "true")
+    give_up_s = time.monotonic() + 20
+    while not (group / "log").exists():
+        assert time.monotonic() < give_up_s
+        time.sleep(0.001)
+    launch.kill()
+    launch.communicate()
+    await_end(group, pipes)
+
+
+def test_a_full_disk_hides_no_keeper(team: Host, join: Callable[..., Member]) -> None:
+    """Otherwise the next launch would start another, which ends the GPU work of all."""
+    one = join()
+    assert one.ask() == "ok"
+    record, before = group_of(team)[0] / "keeper", the_server(team)
+    give_up_s = time.monotonic() + 20
+    while json.loads(record.read_text())["server"] != before:
+        assert time.monotonic() < give_up_s
+        time.sleep(0.05)
+    record.unlink()  # as where it could not be written
+    assert team.vgpurun("prune", *SIM).returncode == 0
+    other = join()
+    assert other.ask() == one.ask() == "ok" and the_server(team) == before
+    assert one.end() == other.end() == (0, "")
+    await_end(*group_of(team))
+
+
+def test_a_slice_has_its_group_to_itself_as_long_as_that_is_there(team: Host, join: Callable[..., Member]) -> None:
+    """No slice that is made meanwhile gets the folder's inode, though file systems give one away again at once."""
+    join()
+    keeper, status = keeper_of(team), (team.folder / "state" / "slices" / "team").stat()
+    assert team.vgpurun("slice", "rm", *SIM, "--force", "team").returncode == 0
+    opened = [each.stat() for each in Path(f"/proc/{keeper}/fd").iterdir() if each.exists()]
+    assert any(os.path.samestat(each, status) for each in opened)
 
 
 @pytest.mark.parametrize("what", ["keeper", "daemon", "all"])

@@ -102,15 +102,21 @@ def join(found: Slice, pid: int) -> None:
     """Have the server run of the slice whose pipes a container has. Raises VgpurunError, and OSError."""
     first = identify(pid)
     membership = membership_in(found, gpus.list_gpus())
-    if not _has_mounted(Path(f"/proc/{pid}"), membership.group.pipes):
-        raise TogetherError(f"the CDI device is not {found.named}'s as it is now; write it anew: vgpurun cdi generate")
+    _check_mount(found, pid, membership.group.pipes)
     with membership.joined() as lock:
+        _check_mount(found, pid, membership.group.pipes)  # they may have been removed before this was a member
         if first and not os.fork():
             try:
                 _keep_nothing_but(lock)
                 _stand_for(first, membership.group.pipes)
             finally:
                 os._exit(0)
+
+
+def _check_mount(found: Slice, pid: int, pipes: Path) -> None:
+    """Raises TogetherError, and OSError."""
+    if not _has_mounted(Path(f"/proc/{pid}"), pipes):
+        raise TogetherError(f"the CDI device is not {found.named}'s as it is now; write it anew: vgpurun cdi generate")
 
 
 def _keep_nothing_but(lock: int) -> None:

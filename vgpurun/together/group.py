@@ -1,9 +1,9 @@
 """A group: the programs of one user that work on the GPUs at the same time, in a slice or without, and its folder.
 
     <root>/together/<key>/            0700  <root> is the user's own, as for state folders (storage/state.py). Its
-                                            keeper has it locked, by which others know that one
+                                            keeper (keeper.py) has it locked, by which others know that there is one
                             members   locked shared by each launch, and by what it starts; containers have pipe/ mounted
-                            keeper    JSON: the process that keeps the server (keeper.py), and what it has seen
+                            keeper    JSON: what the keeper has seen
                             pipe/     by which CUDA finds the server
                             log/      the server's
                             slice     a link to the slice that containers join by its CDI device: pipe/ stays with it
@@ -40,6 +40,7 @@ _SLICE = "slice"
 _MOST_PATH = 107  # bytes, of a socket's
 _PATIENCE_S = 30.0
 _MOST_TRIES = 100
+_ASKED_S = 5.0  # for which others may hold up a new keeper by asking for one
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_RECORD_BYTES = 1 << 20
 
@@ -98,7 +99,10 @@ class Group:
 
     def record(self) -> dict[str, Any]:
         """Return what the keeper has written down, or nothing."""
-        return record_in(self.folder)
+        with suppress(OSError, ValueError, RecursionError):
+            found = json.loads(read_regular(self.folder / "keeper", _MOST_RECORD_BYTES) or b"")
+            return found if isinstance(found, dict) else {}
+        return {}
 
     def write_record(self, record: Mapping[str, object]) -> None:
         """Write that down. Raises OSError."""
@@ -106,9 +110,33 @@ class Group:
 
     def is_kept(self) -> bool:
         """Whether its keeper lives."""
-        with suppress(PermissionError):
-            return holders.is_any_alive(self.record().get(holders.RECORD))
-        return False
+        return is_kept(self.folder)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Be the keeper. Raises TogetherError."""
+        try:
+            folder = os.open(self.folder, _FOLDER)
+        except OSError as error:
+            raise TogetherError(f"cannot use {self.folder}: {error.strerror}") from None
+        try:
+            if not lock_in_time(folder, fcntl.LOCK_EX, _ASKED_S):
+                raise TogetherError(f"{self.named} has a keeper")
+            yield
+        finally:
+            os.close(folder)
+
+    def hold_slice(self) -> None:
+        """Keep the slice's folder open as long as this process lives: no other gets its inode, and so this group.
+
+        Raises TogetherError where it has gone meanwhile.
+        """
+        if self.slice_folder is None:
+            return
+        with suppress(OSError):
+            if f"{os.fstat(os.open(self.slice_folder, os.O_PATH | os.O_CLOEXEC)).st_ino:x}" == self.key:
+                return
+        raise TogetherError(f"{self.named} has been removed")
 
     def offer(self) -> Path:
         """Return the folder of pipes, from now on there as long as the slice: containers have it before they join.
@@ -167,12 +195,15 @@ def _named(folder: Path) -> str:
     return f"{'claim' if folder.parent.name == state.CLAIMS else 'slice'} {folder.name}"
 
 
-def record_in(folder: Path) -> dict[str, Any]:
-    """Return what the keeper of the group with this folder has written down, or nothing."""
-    with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(read_regular(folder / "keeper", _MOST_RECORD_BYTES) or b"")
-        return found if isinstance(found, dict) else {}
-    return {}
+def is_kept(folder: Path) -> bool:
+    """Whether a keeper looks after the group with this folder: the kernel says so, also where a disk is full."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        file = os.open(folder, _FOLDER)
+        try:
+            return holders.is_locked(file)
+        finally:
+            os.close(file)
+    return False
 
 
 def left_in(folder: Path) -> list[Path]:

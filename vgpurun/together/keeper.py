@@ -9,7 +9,6 @@ import fcntl
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,7 +19,6 @@ from vgpurun.errors import TogetherError
 from vgpurun.host import gpus
 from vgpurun.limits import limits_file
 from vgpurun.limits.quota import Quota
-from vgpurun.storage import holders
 from vgpurun.together.beside import Beside
 from vgpurun.together.cap import Cap
 from vgpurun.together.group import LOST, MEMBERS, Group, is_member, is_mounted, left_in, remove
@@ -35,9 +33,14 @@ _FAULT = (
     "a fault of one of its programs, or the end of one in the middle of its GPU work, has ended that of all of them; "
     "they have to be started again"
 )
+_SILENT = (
+    "the MPS daemon could not be asked which programs it has, as where one of them has removed its pipe, and so whose "
+    "time is limited; it is started again, and their GPU work has ended"
+)
 _MOST_INCIDENTS = 20
 _LEAST_LIFE_S = 5.0  # of a daemon; shorter ones are tried so often in a row:
 _MOST_SHORT_LIVES = 3
+_MOST_SILENT_LOOKS = 3  # in a row: a host that stands still makes no daemon silent
 
 
 class Keeper:
@@ -66,6 +69,7 @@ class Keeper:
         self._troubles = ["", "", ""]
         self._own = Quota()
         self._said: dict[str, object] = {}
+        self._silent_looks = 0
         self._members = open_lock(group.folder / MEMBERS)
         self.write()
 
@@ -90,14 +94,13 @@ class Keeper:
         """Write down what others may want to know, where that has changed."""
         server = self._serving
         said: dict[str, object] = {
-            holders.RECORD: holders.record_of([os.getpid()]),
             "server": server.pid if server else None,
             "incidents": self._incidents,
         }
         if said != self._said:
-            self._said = said
-            with suppress(OSError):
+            with suppress(OSError):  # once the disk has room again
                 self._group.write_record(said)
+                self._said = said
 
     def _is_unused(self) -> bool:
         """Whether no member is left; then none comes before the folder is gone."""
@@ -112,14 +115,15 @@ class Keeper:
 
     def _look(self) -> None:
         if not self._server.is_alive():
-            self._note("the MPS daemon has ended, and all that its server did with it; it is started again")
-            self._short_lives = self._short_lives + 1 if time.monotonic() - self._started_s < _LEAST_LIFE_S else 0
-            if self._short_lives > _MOST_SHORT_LIVES:
-                raise TogetherError("the MPS daemon ends again and again")
-            self._server.end()
-            self._server = self._start()
-            self._started_s = time.monotonic()
+            self._start_again("the MPS daemon has ended, and all that its server did with it; it is started again")
         serving = self._server.serving()
+        clients = self._server.clients(serving)
+        self._silent_looks = self._silent_looks + 1 if clients is None else 0
+        if self._silent_looks > _MOST_SILENT_LOOKS:
+            self._start_again(_SILENT)
+            serving, clients = None, []
+        if clients is not None:
+            self._cap.clients = clients
         if serving and self._server.has_failed(serving):
             serving.signal(signal.SIGKILL)  # the next client gets another at once
             self._note(_FAULT)
@@ -127,11 +131,20 @@ class Keeper:
         if self._serving not in (None, serving):
             self._note("the MPS server has ended, and with it the GPU work of all its programs")
         self._serving = serving
-        self._cap.clients = self._server.clients(serving) if serving else []
         self._own_pids = {}
         self._follow_limits()
         self._tell_troubles()
         self.write()
+
+    def _start_again(self, why: str) -> None:
+        """Raises TogetherError."""
+        self._note(why)
+        self._short_lives = self._short_lives + 1 if time.monotonic() - self._started_s < _LEAST_LIFE_S else 0
+        if self._short_lives > _MOST_SHORT_LIVES:
+            raise TogetherError("the MPS daemon ends again and again")
+        self._server.end()
+        self._server = self._start()
+        self._started_s, self._silent_looks = time.monotonic(), 0
 
     def _follow_limits(self) -> None:
         """Have the cap hold the group's limits as they are now; the last ones where they cannot be read."""
@@ -196,11 +209,6 @@ def _guard_against_a_kill(group: Group) -> Callable[[], None]:
     return end
 
 
-def _lock(folder: Path) -> None:
-    """Lock the group's folder as long as this process lives: it shows that it keeps what it has started."""
-    fcntl.flock(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), fcntl.LOCK_SH | fcntl.LOCK_NB)
-
-
 def _end(number: int, frame: object) -> None:
     del number, frame
     raise SystemExit(0)
@@ -221,23 +229,28 @@ def main(named: str) -> int:
     kill(group.pipes)  # what a keeper has left that was killed
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # a server outlives the daemon that has started it
     release = _guard_against_a_kill(group)
-    _lock(group.folder)
     try:
-        keeper = Keeper(group, Path(given["program"]), given["uuids"], given["libcuda"])
+        with group.kept():  # it ends before the members' lock, as their next launch asks in the other order
+            try:
+                group.hold_slice()
+                _keep(Keeper(group, Path(given["program"]), given["uuids"], given["libcuda"]), group.folder)
+            finally:
+                release()
     except TogetherError as error:
         print(error, flush=True)
         return 1
+    return 0
+
+
+def _keep(keeper: Keeper, folder: Path) -> None:
+    """Raises TogetherError."""
     try:
-        print("ready", flush=True)
+        with suppress(BrokenPipeError):  # the launch was killed: so it ends as after any other
+            print("ready", flush=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
         keeper.run()
         keeper.end()
         with suppress(OSError):
-            remove(left_in(group.folder))
-    except TogetherError as error:
-        print(error, file=sys.stderr)
-        return 1
+            remove(left_in(folder))
     finally:
         keeper.end()
-        release()
-    return 0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vgpurun.errors import TogetherError
 from vgpurun.host.mps import CONTROL
-from vgpurun.storage import holders, state
+from vgpurun.storage import state
 from vgpurun.together.group import (
     ENV_LOGS,
     ENV_PIPES,
@@ -22,9 +22,9 @@ from vgpurun.together.group import (
     PIPES,
     Group,
     folders,
+    is_kept,
     left_in,
     make_private,
-    record_in,
     remove,
 )
 from vgpurun.util.kernel_text import read_text
@@ -98,9 +98,15 @@ class Server:
         """Whether a fault has ended all work on it."""
         return has_failed(self._program, self._group.pipes, server.pid)
 
-    def clients(self, server: ProcessIdentity) -> list[ProcessIdentity]:
-        """Return the programs that are clients of the server, as far as they are to be seen from here."""
-        pids = [int(each) for each in (self._ask(f"get_client_list {server.pid}") or "").split() if each.isdecimal()]
+    def clients(self, server: ProcessIdentity | None) -> list[ProcessIdentity] | None:
+        """Return the programs that are clients of the server, as far as they are to be seen from here.
+
+        None where the daemon does not answer.
+        """
+        said = self._ask(f"get_client_list {server.pid}" if server else "get_server_list")
+        if said is None or server is None:
+            return None if said is None else []
+        pids = [int(each) for each in said.split() if each.isdecimal()]
         return [each for each in map(identify, pids) if each is not None]
 
     def end(self) -> None:
@@ -172,7 +178,7 @@ def sweep(is_dry_run: bool = False) -> list[tuple[Path, int]]:
         with suppress(OSError):
             lock = open_lock(folder / MEMBERS)
             try:
-                if lock_in_time(lock, fcntl.LOCK_EX, 0) and not _is_kept(folder) and (left := left_in(folder)):
+                if lock_in_time(lock, fcntl.LOCK_EX, 0) and not is_kept(folder) and (left := left_in(folder)):
                     removed.append((folder, state.size_bytes(folder)))
                     if not is_dry_run:
                         kill(folder / PIPES)
@@ -180,8 +186,3 @@ def sweep(is_dry_run: bool = False) -> list[tuple[Path, int]]:
             finally:
                 os.close(lock)
     return removed
-
-
-def _is_kept(folder: Path) -> bool:
-    """Whether a keeper looks after a folder that nobody has locked: containers have no lock. Raises PermissionError."""
-    return holders.is_any_alive(record_in(folder).get(holders.RECORD))

@@ -94,6 +94,18 @@ def test_only_what_has_the_folder_itself_mounted_joins(tmp_path: Path, joined: l
     assert joined == ["joined"] * (mounted == "pipe")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_container_whose_pipes_go_while_it_joins_does_not_start(tmp_path: Path, joined: list[str]) -> None:
+    """The claim may be given back meanwhile: the server would be in another folder than the container has."""
+    pipes = tmp_path / "together/1a/pipe"
+    pipes.mkdir(parents=True)
+    with process("unshare", "--mount", "sh", "-c", f'mount --bind {pipes} {tmp_path} && exec "$@"', "sh") as pid:
+        (tmp_path / "goes").touch()
+        with pytest.raises(TogetherError, match="not slice team's as it is now"):
+            together_hook.join(TEAM, pid)
+    assert joined == ["joined"]
+
+
 @pytest.fixture
 def joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what has joined the one group that there is, 1a."""
@@ -103,6 +115,8 @@ def joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         @contextmanager
         def joined(self) -> Iterator[int]:
             seen.append("joined")
+            if (tmp_path / "goes").exists():
+                (tmp_path / "together/1a").rename(tmp_path / "gone")
             with (tmp_path / "members").open("w") as lock:
                 yield lock.fileno()
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import pytest
 
 from vgpurun.errors import TogetherError
 from vgpurun.host.mps import CONTROL
-from vgpurun.storage import holders
 from vgpurun.together import server
 from vgpurun.together.group import ENV_PIPES, MEMBERS, Group, is_member, is_mounted
 
@@ -108,9 +108,11 @@ def test_folders_of_other_users_are_left_alone(group: Group, tmp_path: Path) -> 
 
 def test_what_a_keeper_keeps_for_containers_is_left_to_it(group: Group) -> None:
     """A container in the background holds no lock: its launch has ended."""
-    with group.joined():
-        group.write_record({holders.RECORD: holders.record_of([os.getpid()])})
-    assert server.sweep() == [] and group.folder.exists()
+    with ExitStack() as keeper:
+        with group.joined():
+            keeper.enter_context(group.kept())
+        assert group.is_kept() and server.sweep() == [] and group.folder.exists()
+    assert not group.is_kept() and server.sweep() and not group.folder.exists()
 
 
 def test_only_what_the_kernel_says_makes_a_process_a_member(group: Group) -> None:
