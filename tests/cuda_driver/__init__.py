@@ -6,6 +6,8 @@ here too.
 """
 
 import ctypes
+import threading
+from collections.abc import Callable, Iterable
 from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
 from cuda_driver import constants
@@ -34,8 +36,18 @@ __all__ = [
     "c_uint64",
     "c_void_p",
     "ctypes",
+    "in_threads",
     "ptx",
 ]
+
+
+def in_threads(works: Iterable[Callable[[], object]]) -> None:
+    """Have each of these done in a thread of its own, all at once, to the end."""
+    threads = [threading.Thread(target=each) for each in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 class Driver(Devices, Memory, Graphs, Checkpoints):

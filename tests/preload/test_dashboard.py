@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +13,8 @@ import pytest
 
 from cuda_driver import Driver, byref, c_size_t, c_uint64
 from support import CHECKOUT, own_gpu_config, wait_until
-from support.programs import text_of
 from support.prometheus_server import Prometheus, prometheus
-from support.scraping import exporter
+from support.scraping import exporter, under_limits
 
 pytestmark = pytest.mark.slow
 
@@ -47,15 +44,9 @@ def environment(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
 
 @contextmanager
 def computing(environment: dict[str, str]) -> Iterator[None]:
-    command = [sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "2g", "--sm", "30", "--"]
-    with subprocess.Popen(
-        [*command, sys.executable, "-c", text_of(compute)], env=environment, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None and process.stdout.readline() == "computes\n"
-            yield
-        finally:
-            process.terminate()  # the program with it: killed, it would be left to itself
+    with under_limits(environment, compute, sm=30) as process:
+        assert process.stdout is not None and process.stdout.readline() == "computes\n"
+        yield
 
 
 def targets() -> list[tuple[str, str]]:

@@ -13,8 +13,7 @@ import pytest
 from cuda_driver import Driver, byref, c_size_t, c_uint64
 from support import wait_until
 from support.debian_packages import tool
-from support.programs import text_of
-from support.scraping import exporter, label_values, value
+from support.scraping import exporter, label_values, under_limits, value
 from vgpurun.limits import usage_file
 
 pytestmark = pytest.mark.slow
@@ -38,18 +37,9 @@ def launch_20_times() -> None:
 
 @pytest.fixture
 def program(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "2g", "--sm", "50", "--"]
-    with subprocess.Popen(
-        [*command, sys.executable, "-c", text_of(launch_20_times)],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert "OUT_OF_MEMORY" in process.stdout.readline()
+    with under_limits(environment, launch_20_times, sm=50) as process:
+        assert process.stdout is not None and "OUT_OF_MEMORY" in process.stdout.readline()
         yield process
-        process.kill()
 
 
 def busy_seconds(state_dir: Path) -> float:

@@ -17,8 +17,7 @@ import pytest
 
 from cuda_driver import Driver
 from support import BARE_PYTHON, CHECKOUT, wait_until
-from support.programs import text_of
-from support.scraping import Exporter, exporter, value
+from support.scraping import Exporter, exporter, under_limits, value
 from support.suspension import Host, Program, programs
 
 pytestmark = pytest.mark.slow
@@ -54,16 +53,8 @@ def accounts(environment: dict[str, str], *options: str) -> list[dict[str, Any]]
 
 @pytest.fixture
 def program(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "2g", "--sm", "99", "--"]
-    with subprocess.Popen(
-        [*command, sys.executable, "-c", text_of(launch_when_told)],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with under_limits(environment, launch_when_told, sm=99) as process:
         yield process
-        process.kill()
 
 
 def launch(program: subprocess.Popen[str], times: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from sandbox import SIMULATED_DRIVER, Sandbox
 from together import KERNEL_S, assert_shares, compare, compared, each_alone, measured_together, started, work
 
-from cuda_driver import CAPTURE_GLOBAL, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, STREAM_NON_BLOCKING, Driver
+from cuda_driver import CAPTURE_GLOBAL, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, STREAM_NON_BLOCKING, Driver, in_threads
 from support import assert_measured
 from support.programs import Program, text_of
 from vgpurun.limits import limits_file
@@ -267,12 +266,8 @@ def test_threads(sandbox: Sandbox) -> None:
                     d.stream_synchronize(stream)
             done.append(count)
 
-        threads = [threading.Thread(target=launch_for_2_s) for _ in range(8)]
         start = time.monotonic()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(launch_for_2_s for _ in range(8))
         d.synchronize()
         print(json.dumps([len(done), time.monotonic() - start]))
 

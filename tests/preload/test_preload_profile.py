@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 from sandbox import UUID, Sandbox
 
-from cuda_driver import STREAM_NON_BLOCKING, Driver, byref, c_size_t, c_uint, c_uint64, c_void_p
+from cuda_driver import STREAM_NON_BLOCKING, Driver, byref, c_size_t, c_uint, c_uint64, c_void_p, in_threads
 from support.programs import text_of
 from vgpurun.profiles.model import CopyKind
 from vgpurun.profiles.reader import profile_files, read_profiles
@@ -292,11 +291,7 @@ def test_threads_have_records_and_totals_of_their_own(sandbox: Sandbox, folder: 
                 d.mem_free(d.mem_alloc(4096))
 
         for _ in range(4):  # more threads than there are slots for, one after the other
-            threads = [threading.Thread(target=work) for _ in range(12)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            in_threads(work for _ in range(12))
 
     profile = sandbox.profile_of(folder, program)
     calls = {total.api: total.calls for total in profile.totals}

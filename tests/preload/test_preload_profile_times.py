@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from sandbox import SIMULATED_DRIVER, Sandbox
 
-from cuda_driver import STREAM_NON_BLOCKING, Driver, c_size_t, c_uint64, c_void_p, ctypes
+from cuda_driver import STREAM_NON_BLOCKING, Driver, c_size_t, c_uint64, c_void_p, ctypes, in_threads
 from vgpurun.profiles import summary, words
 from vgpurun.profiles.reader import FileProfile, read_profiles
 
@@ -113,11 +114,7 @@ def test_sixteen_threads(sandbox: Sandbox, folder: Path, default: bool) -> None:
                 d.launch(kernel, stream)
             d.stream_synchronize(stream)
 
-        threads = [threading.Thread(target=work, args=[kernel]) for kernel in kernels]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(partial(work, kernel) for kernel in kernels)
 
     profile = sandbox.profile_of(folder, program)
     check(profile, **{f"spin_{i}ms" if i % 2 else f"spin_{i}00us": 20 for i in range(1, 17)})
@@ -138,11 +135,7 @@ def test_streams_of_threads_are_kept_apart(sandbox: Sandbox, folder: Path) -> No
             d.call("cuStreamSynchronize_ptsz", c_void_p())
 
         together = threading.Barrier(4)
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(work for _ in range(4))
 
     profile = sandbox.profile_of(folder, program)
     check(profile, spin_1ms=40)
@@ -339,9 +332,7 @@ def test_a_stream_that_its_thread_has_left(sandbox: Sandbox, folder: Path) -> No
                 d.stream_synchronize(stream)
             d.launch(kernel, stream)
 
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        in_threads([work])
         stream = d.stream(STREAM_NON_BLOCKING)
         for _ in range(10):
             time.sleep(0.05)
@@ -383,9 +374,7 @@ def test_threads_that_come_and_go(sandbox: Sandbox, folder: Path) -> None:
                 d.launch(kernel, symbol="cuLaunchKernel_ptsz")
 
         for _ in range(100):
-            thread = threading.Thread(target=work)
-            thread.start()
-            thread.join()
+            in_threads([work])
         d.synchronize()
 
     profile = sandbox.profile_of(folder, program, VGPURUN_PROFILE_SIZE="4m")

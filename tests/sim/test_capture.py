@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 from simulated import Machine, driver, near, on_host
 
-from cuda_driver import CAPTURE_GLOBAL, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, STREAM_NON_BLOCKING, byref
+from cuda_driver import CAPTURE_GLOBAL, CAPTURE_RELAXED, CAPTURE_THREAD_LOCAL, STREAM_NON_BLOCKING, byref, in_threads
 
 UNSUPPORTED = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
 INVALIDATED = "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"
@@ -19,9 +18,7 @@ INVALIDATED = "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"
 def in_thread(function: Callable[[], str]) -> str:
     """Return what a function returns in a thread of its own."""
     result: list[str] = []
-    thread = threading.Thread(target=lambda: (driver.primary_context(), result.append(function())))
-    thread.start()
-    thread.join()
+    in_threads([lambda: (driver.primary_context(), result.append(function()))])
     return result[0]
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 
 import pytest
 from simulated import MIB, UUID_A, UUID_B, Machine, driver
 
-from cuda_driver import byref
+from cuda_driver import byref, in_threads
 
 
 def test_what_a_device_says_of_itself(machine: Machine) -> None:
@@ -181,11 +180,7 @@ def test_the_stack_of_contexts(machine: Machine) -> None:
         driver.call("cuCtxPopCurrent_v2", byref(out))
         assert out.value == primary and current() == other
         seen = []
-        thread = threading.Thread(
-            target=lambda: seen.append(driver.result("cuMemAlloc_v2", byref(ctypes.c_uint64()), 1))
-        )
-        thread.start()
-        thread.join()
+        in_threads([lambda: seen.append(driver.result("cuMemAlloc_v2", byref(ctypes.c_uint64()), 1))])
         assert seen == ["CUDA_ERROR_INVALID_CONTEXT"], "each thread has a stack of its own"
         driver.context_destroy(other)
         assert current() == primary, "a current context that is destroyed is popped"

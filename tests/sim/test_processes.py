@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 from simulated import MIB, Machine, driver
 
-from cuda_driver import byref
+from cuda_driver import byref, in_threads
 from support import go_on_together
 
 
@@ -232,11 +231,7 @@ def test_threads(machine: Machine) -> None:
                 driver.stream_synchronize(stream)
                 driver.mem_free(address)
 
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(work for _ in range(8))
         assert driver.mem_used() == 518 * MIB
 
     machine.python(program)

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 from simulated import MIB, Machine, driver, late_by, near, on_host, timed
 
-from cuda_driver import EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING, byref
+from cuda_driver import EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING, byref, in_threads
 from support import go_on_together
 
 pytestmark = pytest.mark.real_time
@@ -153,9 +153,7 @@ def test_per_thread_default_streams(machine: Machine) -> None:
 
         driver.launch(kernel, symbol="cuLaunchKernel_ptsz")
         assert driver.result("cuStreamQuery_ptsz", None) == "CUDA_ERROR_NOT_READY"
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        in_threads([work])
         stream_id = ctypes.c_uint64()
         driver.call("cuStreamGetId", None, byref(stream_id))
         assert stream_id.value not in ids

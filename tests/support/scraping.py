@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from support.programs import Program, text_of
+
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -25,6 +27,20 @@ def parse(text: str) -> Series:
             assert key not in found, f"twice: {key}"
             found[key] = sample.value
     return found
+
+
+@contextmanager
+def under_limits(environment: Mapping[str, str], program: Program, sm: int) -> Iterator[subprocess.Popen[str]]:
+    """Run a program with 2 GiB of the simulated GPU and some of its time."""
+    command = [sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "2g", "--sm", str(sm), "--"]
+    command += [sys.executable, "-c", text_of(program)]
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()  # the program with it: killed, it would be left to itself
 
 
 def value(series: Series, name: str, **labels: str) -> float | None:

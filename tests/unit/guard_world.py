@@ -215,6 +215,12 @@ class World:
             self.now_s = min(max(next_s, self.now_s + 1e-4), self.now_s + step_s, end_s)
             self.step(self)
 
+    def share(self, seconds: float, worked_s: Callable[[], float], step_s: float = 0.005) -> float:
+        """Let time pass; return how many percent of it were worked."""
+        before_s = worked_s()
+        self.run(seconds, step_s)
+        return 100 * (worked_s() - before_s) / seconds
+
     def verbs(self) -> list[str]:
         """Return what the guard has done, by the record."""
         return [f"{each.action.verb} {each.action.cause}" for each in guarded.actions()]

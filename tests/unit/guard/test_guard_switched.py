@@ -72,9 +72,7 @@ def test_ten_escapes_at_20_percent(world: Callable[..., World], name: str) -> No
     made.run(random.random(), STEP_S)
     shares = []
     for _ in range(4):
-        before_s = kernels.total_s
-        made.run(10, STEP_S)
-        shares.append(100 * (kernels.total_s - before_s) / 10)
+        shares.append(made.share(10, lambda: kernels.total_s))
     first, *others = shares  # time used until it was found is made up for
     assert 9 < first < 20 and others == pytest.approx([20] * 3, abs=1.5 if kernels.off_s == 0 else 3)
     assert made.verbs() == ["hold compute"]
@@ -91,9 +89,7 @@ def test_short_processes_one_after_the_other(
     rotation = Rotation(made, made.add(limit=None, sm=limit), lives_s, 500 * MIB, share=1.0)
     made.step = rotation.step
     made.run(10, STEP_S)
-    before_s = rotation.ran_s
-    made.run(30, STEP_S)
-    assert 100 * (rotation.ran_s - before_s) / 30 <= most and made.verbs() == ["hold compute"]
+    assert made.share(30, lambda: rotation.ran_s) <= most and made.verbs() == ["hold compute"]
 
 
 def test_those_that_the_library_counts_run_on(world: Callable[..., World]) -> None:
@@ -110,9 +106,7 @@ def test_those_that_the_library_counts_run_on(world: Callable[..., World]) -> No
 
     made.step = step
     made.run(10, STEP_S)
-    before_s = kernels.total_s + own.total_s
-    made.run(20, STEP_S)
-    assert 100 * (kernels.total_s + own.total_s - before_s) / 20 == pytest.approx(20, abs=1.5)
+    assert made.share(20, lambda: kernels.total_s + own.total_s) == pytest.approx(20, abs=1.5)
     assert seen == {program.pid}
 
 
@@ -129,9 +123,7 @@ def test_members_of_a_slice_share_its_limit(world: Callable[..., World], compute
 
     made.step = step
     made.run(20, STEP_S)
-    before_s = sum(each.total_s for each in kernels)
-    made.run(20, STEP_S)
-    assert 100 * (sum(each.total_s for each in kernels) - before_s) / 20 == pytest.approx(20, abs=3)
+    assert made.share(20, lambda: sum(each.total_s for each in kernels)) == pytest.approx(20, abs=3)
     assert made.verbs() == ["hold compute"] * 2, "nobody is held of whom the library sees all"
 
 
@@ -139,9 +131,7 @@ def test_all_are_held(world: Callable[..., World]) -> None:
     made, kernels = world(compute="all"), Kernels(1.0, 1)
     _, program = at_work(made, kernels, is_counted=True)
     made.run(10, STEP_S)
-    before_s = kernels.total_s
-    made.run(20, STEP_S)
-    assert 100 * (kernels.total_s - before_s) / 20 == pytest.approx(20, abs=1.5) and made.verbs() == ["hold compute"]
+    assert made.share(20, lambda: kernels.total_s) == pytest.approx(20, abs=1.5) and made.verbs() == ["hold compute"]
     assert made.switches.off == {each for each in made.switches.off if each.pid == program.pid} != set()
 
 
@@ -157,10 +147,9 @@ def share_while_frozen(made: World, kernels: Kernels, tenant: str, program: Fake
 
     made.step = step
     made.run(10, STEP_S)
-    before_s = kernels.total_s
-    made.run(20, STEP_S)
+    share = made.share(20, lambda: kernels.total_s)
     assert frozen
-    return 100 * (kernels.total_s - before_s) / 20
+    return share
 
 
 def test_one_whose_channels_are_not_found_is_frozen(world: Callable[..., World]) -> None:
@@ -209,9 +198,7 @@ def test_one_that_comes_back_by_itself_is_frozen(world: Callable[..., World]) ->
 
     made.step = step
     made.run(10, STEP_S)
-    before_s = kernels.total_s
-    made.run(20, STEP_S)
-    assert 100 * (kernels.total_s - before_s) / 20 == pytest.approx(20, abs=5)
+    assert made.share(20, lambda: kernels.total_s) == pytest.approx(20, abs=5)
     assert "warning: container a is frozen and thawed in turn: what was taken off the GPU comes back" in made.said
 
 
