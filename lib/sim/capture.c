@@ -176,6 +176,12 @@ CUresult capture_check_unsafe_call(void) {
   return refused ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
+CUresult capture_enter_unsafe_call(const void *output, struct context **context) {
+  FORWARD_IF_ERROR(context_enter(context));
+  CUresult result = output ? capture_check_unsafe_call() : CUDA_ERROR_INVALID_VALUE;
+  return result == CUDA_SUCCESS ? CUDA_SUCCESS : driver_leave(result);
+}
+
 CUresult capture_check_stream_wait(const struct stream *stream) {
   if (stream->capture)
     return spoil(stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);

@@ -38,6 +38,9 @@ CUresult capture_wait_event(struct stream *stream, const struct event *event);
 /* For calls that may interfere with a capture, such as cuMemAlloc: is this thread kept from them now? */
 CUresult capture_check_unsafe_call(void);
 
+/* context_enter() for such a call, with a place for its answer. */
+CUresult capture_enter_unsafe_call(const void *output, struct context **context);
+
 /* For querying and waiting, of a stream or of all of a context. */
 CUresult capture_check_stream_wait(const struct stream *stream);
 CUresult capture_check_context_wait(const struct context *context);

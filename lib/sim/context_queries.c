@@ -5,15 +5,17 @@
 #include "synchronize.h"
 #include "visible.h"
 
+static CUresult enter(CUcontext handle, const void *output, struct context **context) {
+  FORWARD_IF_ERROR(driver_enter());
+  CUresult result = output ? context_find(handle, context) : CUDA_ERROR_INVALID_VALUE;
+  return result == CUDA_SUCCESS ? CUDA_SUCCESS : driver_leave(result);
+}
+
 static CUresult get_device(CUdevice *device, CUcontext handle) {
   struct context *context;
-  FORWARD_IF_ERROR(driver_enter());
-  if (!device)
-    return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  CUresult result = context_find(handle, &context);
-  if (result == CUDA_SUCCESS)
-    *device = visible_ordinal(context->device);
-  return driver_leave(result);
+  FORWARD_IF_ERROR(enter(handle, device, &context));
+  *device = visible_ordinal(context->device);
+  return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult CUDAAPI cuCtxGetDevice(CUdevice *device) {
@@ -22,13 +24,9 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice *device) {
 
 CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long *id) {
   struct context *context;
-  FORWARD_IF_ERROR(driver_enter());
-  if (!id)
-    return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  CUresult result = context_find(handle, &context);
-  if (result == CUDA_SUCCESS)
-    *id = context->id;
-  return driver_leave(result);
+  FORWARD_IF_ERROR(enter(handle, id, &context));
+  *id = context->id;
+  return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult CUDAAPI cuCtxGetFlags(unsigned int *flags) {
@@ -42,13 +40,9 @@ CUresult CUDAAPI cuCtxGetFlags(unsigned int *flags) {
 
 CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned int *version) {
   struct context *context;
-  FORWARD_IF_ERROR(driver_enter());
-  if (!version)
-    return driver_leave(CUDA_ERROR_INVALID_VALUE);
-  CUresult result = context_find(handle, &context);
-  if (result == CUDA_SUCCESS)
-    *version = 3020;
-  return driver_leave(result);
+  FORWARD_IF_ERROR(enter(handle, version, &context));
+  *version = 3020;
+  return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest) {

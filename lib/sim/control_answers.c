@@ -170,9 +170,7 @@ struct gid_info {
 static enum control_status get_gid_info(struct control_client own, const struct control_control *call) {
   struct gid_info info = {0};
   unsigned device_row;
-  enum control_status status = control_find_subdevice(own, call, &device_row);
-  if (status != STATUS_OK)
-    return status;
+  FORWARD_IF_ERROR(control_find_subdevice(own, call, &device_row));
   if (call->size != sizeof info || !call->parameters)
     return STATUS_INVALID_ARGUMENT;
   info.length = (uint32_t)snprintf(info.data, sizeof info.data, "%s", state_mapped()->devices[device_row].uuid) + 1;
@@ -183,9 +181,7 @@ static enum control_status get_gid_info(struct control_client own, const struct 
 static enum control_status get_time(struct control_client own, const struct control_control *call) {
   uint64_t now_ns = clock_ns();
   unsigned device_row;
-  enum control_status status = control_find_subdevice(own, call, &device_row);
-  if (status != STATUS_OK)
-    return status;
+  FORWARD_IF_ERROR(control_find_subdevice(own, call, &device_row));
   if (call->size != sizeof now_ns || !call->parameters)
     return STATUS_INVALID_ARGUMENT;
   memcpy((void *)(uintptr_t)call->parameters, &now_ns, sizeof now_ns);

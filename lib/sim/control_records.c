@@ -130,9 +130,7 @@ static enum control_status alloc_buffer(struct control_client own, const struct 
   struct control_control subdevice = {.client = call->client, .object = parameters.subdevice};
   struct buffer made = {call->handle, header, ring, .record_bytes = parameters.record_bytes,
                         .records = parameters.records};
-  enum control_status status = control_find_subdevice(own, &subdevice, &made.device_row);
-  if (status != STATUS_OK)
-    return status;
+  FORWARD_IF_ERROR(control_find_subdevice(own, &subdevice, &made.device_row));
   bool fits = parameters.header_memory && parameters.ring_memory && header && ring &&
               header->size >= sizeof(struct header) && made.record_bytes >= sizeof(struct record) && made.records > 0 &&
               made.records <= ring->size / made.record_bytes;
@@ -260,9 +258,7 @@ struct bind_parameters {
 static enum control_status bind(struct control_client own, const struct control_control *call) {
   struct bind_parameters parameters;
   unsigned device_row;
-  enum control_status status = control_find_subdevice(own, call, &device_row);
-  if (status != STATUS_OK)
-    return status;
+  FORWARD_IF_ERROR(control_find_subdevice(own, call, &device_row));
   if (call->size != sizeof parameters || !call->parameters)
     return STATUS_INVALID_ARGUMENT;
   memcpy(&parameters, (const void *)(uintptr_t)call->parameters, sizeof parameters);

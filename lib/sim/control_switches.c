@@ -167,9 +167,7 @@ enum control_status control_timeslice(struct control_client own, const struct co
   if (sets && (slice_us == 0 || slice_us > NS_PER_S))
     return STATUS_INVALID_ARGUMENT;
   clock_wait_until(clock_ns() + TIMESLICE_NS);
-  enum control_status status = control_find_group(own, call, &row);
-  if (status != STATUS_OK)
-    return status;
+  FORWARD_IF_ERROR(control_find_group(own, call, &row));
   if (sets)
     group_set_slice(row, slice_us * NS_PER_US);
   slice_us = atomic_load(&group_at(row)->slice_ns) / NS_PER_US;

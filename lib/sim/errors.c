@@ -50,7 +50,7 @@
   X(CUDA_ERROR_MPS_RPC_FAILURE, "the remote procedural call between the MPS server and the MPS client failed")         \
   X(CUDA_ERROR_UNKNOWN, "unknown error")
 
-static const struct {
+static const struct row {
   CUresult code;
   const char *name, *text;
 } table[] = {
@@ -59,22 +59,18 @@ static const struct {
 #undef ROW
 };
 
-CUresult CUDAAPI cuGetErrorName(CUresult error, const char **name) {
-  if (!name)
-    return CUDA_ERROR_INVALID_VALUE;
-  *name = NULL;
+static const struct row *find(CUresult code) {
+  static const struct row none;
   for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-    if (table[i].code == error)
-      *name = table[i].name;
-  return *name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (table[i].code == code)
+      return &table[i];
+  return &none;
+}
+
+CUresult CUDAAPI cuGetErrorName(CUresult error, const char **name) {
+  return name && (*name = find(error)->name) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult CUDAAPI cuGetErrorString(CUresult error, const char **text) {
-  if (!text)
-    return CUDA_ERROR_INVALID_VALUE;
-  *text = NULL;
-  for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-    if (table[i].code == error)
-      *text = table[i].text;
-  return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return text && (*text = find(error)->text) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -5,15 +5,9 @@
 #define ALLOCATION_FLAGS (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED)
 #define REGISTRATION_FLAGS 0xfu
 
-static CUresult enter(const void *argument, struct context **context) {
-  FORWARD_IF_ERROR(context_enter(context));
-  CUresult result = argument ? capture_check_unsafe_call() : CUDA_ERROR_INVALID_VALUE;
-  return result == CUDA_SUCCESS ? CUDA_SUCCESS : driver_leave(result);
-}
-
 CUresult CUDAAPI cuMemHostAlloc(void **address, size_t size, unsigned int flags) {
   struct context *context;
-  FORWARD_IF_ERROR(enter(address, &context));
+  FORWARD_IF_ERROR(capture_enter_unsafe_call(address, &context));
   if (size == 0 || (flags & ~(unsigned)ALLOCATION_FLAGS))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   struct region *region = region_new(REGION_HOST, size, KEEP_ALWAYS, false);
@@ -36,7 +30,7 @@ CUresult CUDAAPI cuMemAllocHost(void **address, unsigned int size) {
 
 static CUresult give_up(void *address, enum region_kind kind, CUresult otherwise) {
   struct context *context;
-  FORWARD_IF_ERROR(enter(address, &context));
+  FORWARD_IF_ERROR(capture_enter_unsafe_call(address, &context));
   struct region *region = region_find((uintptr_t)address);
   if (!region || region->kind != kind || region->base != (uintptr_t)address)
     return driver_leave(otherwise);
@@ -50,7 +44,7 @@ CUresult CUDAAPI cuMemFreeHost(void *address) {
 
 CUresult CUDAAPI cuMemHostRegister_v2(void *address, size_t size, unsigned int flags) {
   struct context *context;
-  FORWARD_IF_ERROR(enter(address, &context));
+  FORWARD_IF_ERROR(capture_enter_unsafe_call(address, &context));
   if (size == 0 || (flags & ~REGISTRATION_FLAGS) || size > UINTPTR_MAX - (uintptr_t)address)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   if (region_overlaps((uintptr_t)address, size))

@@ -9,12 +9,6 @@
 
 #define PITCH_ALIGNMENT 512
 
-static CUresult enter_allocation(const void *output, struct context **context) {
-  FORWARD_IF_ERROR(context_enter(context));
-  CUresult result = output ? capture_check_unsafe_call() : CUDA_ERROR_INVALID_VALUE;
-  return result == CUDA_SUCCESS ? CUDA_SUCCESS : driver_leave(result);
-}
-
 /* More than the device has is refused before any arithmetic on it could overflow. */
 static CUresult allocate(struct context *context, size_t size, CUdeviceptr *address) {
   uintptr_t base;
@@ -30,7 +24,7 @@ static CUresult allocate(struct context *context, size_t size, CUdeviceptr *addr
 
 CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t size) {
   struct context *context;
-  CUresult result = enter_allocation(address, &context);
+  CUresult result = capture_enter_unsafe_call(address, &context);
   return result == CUDA_SUCCESS ? driver_leave(allocate(context, size, address)) : result;
 }
 
@@ -47,7 +41,7 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t 
                                     unsigned int element_size) {
   struct context *context;
   size_t row, size;
-  FORWARD_IF_ERROR(enter_allocation(address, &context));
+  FORWARD_IF_ERROR(capture_enter_unsafe_call(address, &context));
   if (!pitch || !pitch_of(width, height, element_size, &row, &size))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   CUresult result = allocate(context, size, address);
@@ -59,7 +53,7 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t 
 /* Costs no device memory before the device touches it. */
 CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned int flags) {
   struct context *context;
-  FORWARD_IF_ERROR(enter_allocation(address, &context));
+  FORWARD_IF_ERROR(capture_enter_unsafe_call(address, &context));
   if (size == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   struct region *region = region_new(REGION_MANAGED, size, KEEP_ALWAYS, false);
@@ -118,7 +112,7 @@ static unsigned clamp(size_t value) {
 
 CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1 *address, unsigned int size) {
   struct context *context;
-  FORWARD_IF_ERROR(enter_allocation(address, &context));
+  FORWARD_IF_ERROR(capture_enter_unsafe_call(address, &context));
   if (size == 0)
     return driver_leave(CUDA_ERROR_INVALID_VALUE);
   uint64_t charge = round_up(size, DEVICE_PAGE);

@@ -16,14 +16,10 @@ struct place {
 /* Checks that every function of NVML begins with: is it ready, is the handle good, and is there a place for the answer?
  */
 static nvmlReturn_t find(nvmlDevice_t handle, const void *output, struct place *found) {
-  nvmlReturn_t result = nvml_ready();
-  if (result != NVML_SUCCESS)
-    return result;
+  FORWARD_IF_ERROR(nvml_ready());
   found->is_parent = nvml_is_parent(handle, &found->card);
   if (!found->is_parent) {
-    result = nvml_device(handle, &found->device);
-    if (result != NVML_SUCCESS)
-      return result;
+    FORWARD_IF_ERROR(nvml_device(handle, &found->device));
     found->card = card_of(found->device);
   }
   return output ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
@@ -43,22 +39,6 @@ nvmlReturn_t DECLDIR nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned int *cur
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t DECLDIR nvmlDeviceIsMigDeviceHandle(nvmlDevice_t handle, unsigned int *is_mig) {
-  struct place found;
-  nvmlReturn_t result = find(handle, is_mig, &found);
-  if (result == NVML_SUCCESS)
-    *is_mig = !found.is_parent && is_instance(found.device);
-  return result;
-}
-
-nvmlReturn_t DECLDIR nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t handle, unsigned int *count) {
-  struct place found;
-  nvmlReturn_t result = find(handle, count, &found);
-  if (result == NVML_SUCCESS)
-    *count = found.is_parent ? CARD_MAX_INSTANCES : 0;
-  return result;
-}
-
 nvmlReturn_t DECLDIR nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, unsigned int index,
                                                          nvmlDevice_t *instance) {
   struct place found;
@@ -71,26 +51,18 @@ nvmlReturn_t DECLDIR nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, un
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t DECLDIR nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t handle, nvmlDevice_t *parent) {
-  struct place found;
-  nvmlReturn_t result = find_instance(handle, parent, &found);
-  if (result == NVML_SUCCESS)
-    *parent = nvml_card_handle(found.card);
-  return result;
-}
+/* Defines a function with one answer about the place that a handle is found to be. */
+#define ANSWER(name, find, type, answer)                                                                               \
+  nvmlReturn_t DECLDIR name(nvmlDevice_t handle, type *output) {                                                       \
+    struct place found;                                                                                                \
+    FORWARD_IF_ERROR(find(handle, output, &found));                                                                    \
+    *output = answer;                                                                                                  \
+    return NVML_SUCCESS;                                                                                               \
+  }
 
-nvmlReturn_t DECLDIR nvmlDeviceGetGpuInstanceId(nvmlDevice_t handle, unsigned int *id) {
-  struct place found;
-  nvmlReturn_t result = find_instance(handle, id, &found);
-  if (result == NVML_SUCCESS)
-    *id = FIRST_GPU_INSTANCE + found.device - card_first(found.card);
-  return result;
-}
-
-nvmlReturn_t DECLDIR nvmlDeviceGetComputeInstanceId(nvmlDevice_t handle, unsigned int *id) {
-  struct place found;
-  nvmlReturn_t result = find_instance(handle, id, &found);
-  if (result == NVML_SUCCESS)
-    *id = 0;
-  return result;
-}
+ANSWER(nvmlDeviceIsMigDeviceHandle, find, unsigned int, !found.is_parent && is_instance(found.device))
+ANSWER(nvmlDeviceGetMaxMigDeviceCount, find, unsigned int, found.is_parent ? CARD_MAX_INSTANCES : 0)
+ANSWER(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, find_instance, nvmlDevice_t, nvml_card_handle(found.card))
+ANSWER(nvmlDeviceGetGpuInstanceId, find_instance, unsigned int,
+       FIRST_GPU_INSTANCE + found.device - card_first(found.card))
+ANSWER(nvmlDeviceGetComputeInstanceId, find_instance, unsigned int, 0)

@@ -93,22 +93,22 @@ static CUresult enter_device(CUdevice ordinal, const void *argument, unsigned *d
   return visible_device(ordinal, device) ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_DEVICE);
 }
 
-CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool *handle, CUdevice ordinal) {
-  unsigned device;
-  FORWARD_IF_ERROR(enter_device(ordinal, handle, &device));
-  const struct pool *pool = pool_default(device);
+static CUresult leave_with_pool(const struct pool *pool, CUmemoryPool *handle) {
   if (pool)
     *handle = pool->handle;
   return driver_leave(pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool *handle, CUdevice ordinal) {
+  unsigned device;
+  FORWARD_IF_ERROR(enter_device(ordinal, handle, &device));
+  return leave_with_pool(pool_default(device), handle);
+}
+
 CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool *handle, CUdevice ordinal) {
   unsigned device;
   FORWARD_IF_ERROR(enter_device(ordinal, handle, &device));
-  const struct pool *pool = current_pool(device);
-  if (pool)
-    *handle = pool->handle;
-  return driver_leave(pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+  return leave_with_pool(current_pool(device), handle);
 }
 
 CUresult CUDAAPI cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {

@@ -67,35 +67,17 @@ static CUresult enter_query(CUstream handle, enum default_stream default_stream,
   return result == CUDA_SUCCESS ? CUDA_SUCCESS : driver_leave(result);
 }
 
-static CUresult cuStreamGetPriority_on(CUstream handle, int *priority, enum default_stream default_stream) {
-  struct stream *stream;
-  FORWARD_IF_ERROR(enter_query(handle, default_stream, priority, &stream));
-  *priority = stream->priority;
-  return driver_leave(CUDA_SUCCESS);
-}
+/* Defines a function, and its per-thread twin, with one answer about a stream. */
+#define STREAM_QUERY(name, twin, type, answer)                                                                         \
+  static CUresult name##_on(CUstream handle, type *output, enum default_stream default_stream) {                       \
+    struct stream *stream;                                                                                             \
+    FORWARD_IF_ERROR(enter_query(handle, default_stream, output, &stream));                                            \
+    *output = answer;                                                                                                  \
+    return driver_leave(CUDA_SUCCESS);                                                                                 \
+  }                                                                                                                    \
+  STREAM_API(name, twin, (CUstream stream, type * output), stream, output)
 
-static CUresult cuStreamGetFlags_on(CUstream handle, unsigned int *flags, enum default_stream default_stream) {
-  struct stream *stream;
-  FORWARD_IF_ERROR(enter_query(handle, default_stream, flags, &stream));
-  *flags = stream->flags;
-  return driver_leave(CUDA_SUCCESS);
-}
-
-static CUresult cuStreamGetId_on(CUstream handle, unsigned long long *id, enum default_stream default_stream) {
-  struct stream *stream;
-  FORWARD_IF_ERROR(enter_query(handle, default_stream, id, &stream));
-  *id = stream->id;
-  return driver_leave(CUDA_SUCCESS);
-}
-
-static CUresult cuStreamGetCtx_on(CUstream handle, CUcontext *context, enum default_stream default_stream) {
-  struct stream *stream;
-  FORWARD_IF_ERROR(enter_query(handle, default_stream, context, &stream));
-  *context = stream->context->handle;
-  return driver_leave(CUDA_SUCCESS);
-}
-
-STREAM_API(cuStreamGetPriority, cuStreamGetPriority_ptsz, (CUstream stream, int *priority), stream, priority)
-STREAM_API(cuStreamGetFlags, cuStreamGetFlags_ptsz, (CUstream stream, unsigned int *flags), stream, flags)
-STREAM_API(cuStreamGetId, cuStreamGetId_ptsz, (CUstream stream, unsigned long long *id), stream, id)
-STREAM_API(cuStreamGetCtx, cuStreamGetCtx_ptsz, (CUstream stream, CUcontext *context), stream, context)
+STREAM_QUERY(cuStreamGetPriority, cuStreamGetPriority_ptsz, int, stream->priority)
+STREAM_QUERY(cuStreamGetFlags, cuStreamGetFlags_ptsz, unsigned int, stream->flags)
+STREAM_QUERY(cuStreamGetId, cuStreamGetId_ptsz, unsigned long long, stream->id)
+STREAM_QUERY(cuStreamGetCtx, cuStreamGetCtx_ptsz, CUcontext, stream->context->handle)
