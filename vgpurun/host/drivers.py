@@ -13,7 +13,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -229,27 +229,25 @@ def _cdi_names(gpus: Sequence[Gpu], facts: EngineFacts) -> tuple[str, ...]:
 
 
 def read_cdi_devices(folders: Sequence[str]) -> frozenset[str]:
-    """Return the names of the GPUs, and of devices of limits, in the CDI specifications of these folders.
+    """Return the names of the GPUs, and of devices of limits, in the CDI specifications of these folders."""
+    return frozenset(
+        f"{each['kind']}={device['name']}" for each in cdi_specifications(folders) for device in each["devices"]
+    )
 
-    Unreadable ones are skipped.
-    """
-    names: set[str] = set()
+
+def cdi_specifications(folders: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the CDI specifications of GPUs and of limits; what cannot be read the engine does not offer either."""
     for folder in folders:
         for path in sorted(Path(folder).glob("*")):
-            if path.suffix in (".json", ".yaml", ".yml"):
-                names.update(_names_in_specification(path))
-    return frozenset(names)
-
-
-def _names_in_specification(path: Path) -> list[str]:
-    try:
-        specification = _read_specification(path)
-        kind = specification["kind"]
-        if kind not in (CDI_KIND, LIMITS_KIND):
-            return []
-        return [f"{kind}={device['name']}" for device in specification["devices"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []  # the engine does not offer it either
+            if path.suffix not in (".json", ".yaml", ".yml"):
+                continue
+            try:
+                read = _read_specification(path)
+                is_named = all(device["name"] is not None for device in read["devices"])
+                if is_named and read["kind"] in (CDI_KIND, LIMITS_KIND):
+                    yield read
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
 
 
 def _read_specification(path: Path) -> Any:
