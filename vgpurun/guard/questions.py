@@ -1,7 +1,7 @@
 """Questions that other users may hold up, by a file on a server that does not answer: the guard waits for none long."""
 
-import threading
 from collections.abc import Callable, Hashable, Set
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
@@ -13,47 +13,23 @@ Answer = TypeVar("Answer")
 _TAKES_S = 0.5  # at most, for an answer
 
 
-class _Asked(Generic[Answer]):
-    """A question, and its answer or error once there is one."""
-
-    def __init__(self, question: Callable[[], Answer]) -> None:
-        self._question = question
-        self._answers: list[Answer] = []
-        self._errors: list[Exception] = []
-        self.is_answered = threading.Event()
-
-    def answer(self) -> None:
-        """Ask it."""
-        try:
-            self._answers.append(self._question())
-        except Exception as error:  # is raised where the answer is asked for
-            self._errors.append(error)
-        self.is_answered.set()
-
-    def result(self) -> Answer:
-        """Return the answer. Raises what the question has raised."""
-        for error in self._errors:
-            raise error
-        return self._answers[0]
-
-
 class _Asker(Generic[Answer]):
     """Asks one question after the other in a thread of its own: to start one for each would cost ten times as much."""
 
     def __init__(self) -> None:
-        self._questions: SimpleQueue[_Asked[Answer] | None] = SimpleQueue()
-        self._last: _Asked[Answer] | None = None
+        self._questions: SimpleQueue[tuple[Callable[[], Answer], Future[Answer]] | None] = SimpleQueue()
+        self._last: Future[Answer] | None = None
         Helper(self._run).start()
 
     @property
     def is_held_up(self) -> bool:
         """Whether the last question has no answer yet."""
-        return self._last is not None and not self._last.is_answered.is_set()
+        return self._last is not None and not self._last.done()
 
-    def ask(self, question: Callable[[], Answer]) -> _Asked[Answer]:
+    def ask(self, question: Callable[[], Answer]) -> Future[Answer]:
         """Begin to ask a question."""
-        self._last = _Asked(question)
-        self._questions.put(self._last)
+        self._last = Future()
+        self._questions.put((question, self._last))
         return self._last
 
     def end(self) -> None:
@@ -62,7 +38,11 @@ class _Asker(Generic[Answer]):
 
     def _run(self) -> None:
         while (asked := self._questions.get()) is not None:
-            asked.answer()
+            question, answer = asked
+            try:
+                answer.set_result(question())
+            except Exception as error:  # is raised where the answer is asked for
+                answer.set_exception(error)
 
 
 class Questions(Generic[Key, Answer]):
@@ -72,7 +52,7 @@ class Questions(Generic[Key, Answer]):
         self._note = note
         self._what = what
         self._asker: _Asker[Answer] | None = None
-        self._asking: dict[Key, _Asked[Answer]] = {}
+        self._asking: dict[Key, Future[Answer]] = {}
 
     def keep(self, keys: Set[Key]) -> None:
         """Forget all questions but these."""
@@ -81,14 +61,14 @@ class Questions(Generic[Key, Answer]):
     def ask(self, key: Key, question: Callable[[], Answer], otherwise: Answer, trouble: str) -> Answer:
         """Return the answer, or without one something else, as `trouble` says. Raises what the question raises."""
         asked = self._asking.pop(key, None) or self._begin(question)
-        if asked.is_answered.wait(_TAKES_S / (1 + len(self._asking)) ** 2):  # many that hang hold nobody up
+        if wait([asked], _TAKES_S / (1 + len(self._asking)) ** 2).done:  # many that hang hold nobody up
             self._note(f"{self._what} {key}", "")
             return asked.result()
         self._asking[key] = asked
         self._note(f"{self._what} {key}", trouble)
         return otherwise
 
-    def _begin(self, question: Callable[[], Answer]) -> _Asked[Answer]:
+    def _begin(self, question: Callable[[], Answer]) -> Future[Answer]:
         if self._asker and self._asker.is_held_up:
             self._asker.end()
             self._asker = None
