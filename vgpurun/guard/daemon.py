@@ -6,7 +6,7 @@ run.duties_of(), and a function for each verb of its own in hands.HANDS.
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from vgpurun.errors import VgpurunError
 from vgpurun.guard.snapshot import Snapshot
@@ -48,11 +48,8 @@ class Duty:
         """Leave behind nothing that needs a guard that runs."""
 
 
-class Hand(Protocol):
-    """Does what a verb says. Doing it again changes nothing. Raises VgpurunError."""
-
-    def __call__(self, action: Action) -> None:
-        """Do it."""
+# Does what a verb says. Doing it again changes nothing. Raises VgpurunError.
+Hand = Callable[[Action], None]
 
 
 class Guard:

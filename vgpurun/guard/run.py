@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from vgpurun.admission.overdue import Ending
+from vgpurun.console import signals
 from vgpurun.console.messages import say
 from vgpurun.errors import GpuError, GuardError
 from vgpurun.guard.brakes import Freezer, Switch
@@ -37,13 +38,6 @@ REFRESH_INTERVAL_S = 0.5
 NEWCOMERS_INTERVAL_S = 0.1
 _LEAST_WAIT_S = 0.001
 _TELLING_TAKES_S = 0.5  # at most: users name folders on servers that do not answer
-
-
-class Waiter(Protocol):
-    """Waits for the end."""
-
-    def wait(self, timeout_s: float) -> bool:
-        """Return whether it has come, after that time at most."""
 
 
 def say_to_journal(message: str) -> None:
@@ -105,7 +99,7 @@ class Running:
     def _note(self, source: str, trouble: str) -> None:
         self._guard.note(source, trouble)
 
-    def run(self, ending: Waiter) -> None:
+    def run(self, ending: signals.Ending) -> None:
         """Look until the end. Raises GuardError where one of its threads has died.
 
         Raises OSError where its state cannot be written at all.
@@ -124,7 +118,7 @@ class Running:
             closing.callback(self._guard.close)  # first: what is held must not stand while a transition ends
             self._run(ending, ended)
 
-    def _run(self, ending: Waiter, ended: Sequence[str]) -> None:
+    def _run(self, ending: signals.Ending, ended: Sequence[str]) -> None:
         refresh_at_s = news_at_s = clock()
         while not ended:
             now_s, is_news = clock(), False

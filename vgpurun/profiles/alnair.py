@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from itertools import islice
 from typing import BinaryIO, TextIO
 
-from vgpurun.profiles.model import ProcessProfile
 from vgpurun.profiles.names import api_name
+from vgpurun.profiles.reader import FileProfile
 from vgpurun.profiles.summary import merged_apis
 
 # Alnair's own names for functions of the driver, in the order of its file; it writes all of them, called or not.
@@ -31,7 +31,7 @@ _SORTED_AT_ONCE = 200_000  # records
 _Record = tuple[int, int, int, int, str]  # start_ns, burst_us, bytes, kind, name
 
 
-def write_metrics(profiles: Sequence[ProcessProfile], file: TextIO) -> None:
+def write_metrics(profiles: Sequence[FileProfile], file: TextIO) -> None:
     """Write the calls of each function and the microseconds they took, over all processes."""
     held = sum(held_bytes(profile) for profile in profiles)
     file.write(f"name:mem_used,count:{held}\n")
@@ -44,7 +44,7 @@ def write_metrics(profiles: Sequence[ProcessProfile], file: TextIO) -> None:
         file.write(f"name:{name},count:{calls},burst:{duration_ns // 1000}\n")
 
 
-def held_bytes(profile: ProcessProfile) -> int:
+def held_bytes(profile: FileProfile) -> int:
     """Return what a process held on all devices when that was last looked at."""
     last: dict[int, tuple[int, int]] = {}
     for sample in profile.samples():
@@ -52,7 +52,7 @@ def held_bytes(profile: ProcessProfile) -> int:
     return sum(own_bytes for _, own_bytes in last.values())
 
 
-def write_timeline(profiles: Sequence[ProcessProfile], file: TextIO) -> int:
+def write_timeline(profiles: Sequence[FileProfile], file: TextIO) -> int:
     """Write each recorded call of all processes, by when it began. Returns how many there are."""
     written = 0
     for start_ns, burst_us, size_bytes, kind, name in _sorted(_records(profiles)):
@@ -66,7 +66,7 @@ def _name(api: str) -> str:
     return _NAMES.get(name, name)
 
 
-def _records(profiles: Iterable[ProcessProfile]) -> Iterator[_Record]:
+def _records(profiles: Iterable[FileProfile]) -> Iterator[_Record]:
     for profile in profiles:
         for call in profile.calls():
             kind = _NO_COPY if call.kind is None else call.kind.value

@@ -5,10 +5,9 @@ All instants are nanoseconds since the epoch, so that processes, and containers 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 MOST_KERNELS = 4094  # kernels with names of their own in a profile
 OTHER_KERNELS = "(other kernels)"
@@ -33,7 +32,7 @@ class Call(NamedTuple):
     size_bytes: int  # the copy's or allocation's; 0 for others
     kind: CopyKind | None  # None: no copy
     thread: int
-    device: int  # index into ProcessProfile.devices, -1: not known
+    device: int  # index into FileProfile.devices, -1: not known
     stream: int  # a number that tells streams of the process apart; 0: the default stream, or none
 
 
@@ -94,68 +93,3 @@ class KernelTotal:
     gpu_ns: int
     fill_known_ns: int = 0
     filled_ns: int = 0
-
-
-class ProcessProfile(Protocol):
-    """A process's records. The sequences are read from its file each time."""
-
-    @property
-    def pid(self) -> int:
-        """Its number, inside its container."""
-        ...
-
-    @property
-    def command(self) -> str:
-        """Its command line."""
-        ...
-
-    @property
-    def started_ns(self) -> int:
-        """When it first called the driver."""
-        ...
-
-    @property
-    def ended_ns(self) -> int | None:
-        """None: it was killed, or still runs."""
-        ...
-
-    @property
-    def last_ns(self) -> int:
-        """The last instant of which anything is known."""
-        ...
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """UUIDs."""
-        ...
-
-    @property
-    def totals(self) -> Sequence[ApiTotal]:
-        """Totals of the functions that it called."""
-        ...
-
-    @property
-    def kernels(self) -> Sequence[KernelTotal]:
-        """Totals of the kernels that it launched."""
-        ...
-
-    @property
-    def dropped(self) -> int:
-        """Records that were overwritten because the file had reached its bound."""
-        ...
-
-    def calls(self) -> Iterator[Call]:
-        """Yield them in the order in which each thread made them."""
-        ...
-
-    def spans(self) -> Iterator[GpuSpan]:
-        """Yield them in the order in which they were measured."""
-        ...
-
-    def waits(self) -> Iterator[GateWait]:
-        """Yield them in the order in which they ended."""
-        ...
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield them in the order in which they were taken."""
-        ...

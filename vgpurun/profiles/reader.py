@@ -92,7 +92,7 @@ def read_profiles(folder: Path, say: Callable[[str], None] | None = None, host: 
 
 
 class FileProfile:
-    """A process's profile: the ProcessProfile of the model.
+    """A process's profile.
 
     Totals and names are those of the moment at which this was made; the records are read from the file each time.
 
@@ -104,15 +104,15 @@ class FileProfile:
         self.path = path
         file = _read_fixed_part(path)
         header = file.header
-        self.pid: int = header.pid
+        self.pid: int = header.pid  # its number, inside its container
         self.command = _text(header.command)
-        self.started_ns: int = min(header.started_ns, MOST_NS)
-        self.ended_ns: int | None = header.ended_ns or None
-        self.dropped: int = header.dropped
+        self.started_ns: int = min(header.started_ns, MOST_NS)  # when it first called the driver
+        self.ended_ns: int | None = header.ended_ns or None  # None: it was killed, or still runs
+        self.dropped: int = header.dropped  # records that were overwritten because the file had reached its bound
         self._offset_ns: int = header.clock_offset_ns
         self._apis = [_text(entry.value) for entry in _first(header.apis, header.api_count)]
         devices = _first(header.devices, header.device_count)
-        self.devices: Sequence[str] = [printable(_text(entry.value)) for entry in devices]
+        self.devices: Sequence[str] = [printable(_text(entry.value)) for entry in devices]  # UUIDs
         self.totals: Sequence[ApiTotal] = _totals(file, self._apis)
         self.kernels: Sequence[KernelTotal] = _kernels(file)
 

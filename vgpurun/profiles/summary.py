@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from vgpurun.profiles.lanes import Lane, Lanes
-from vgpurun.profiles.model import ApiTotal, Call, CopyKind, KernelTotal, ProcessProfile
+from vgpurun.profiles.model import ApiTotal, Call, CopyKind, KernelTotal
+from vgpurun.profiles.reader import FileProfile
 from vgpurun.profiles.series import Amounts, Axis, Counter, Levels
 
 _FINE_BINS = 360
@@ -178,7 +179,7 @@ class _Reading:
         self.wait_count, self.wait_ns, self.longest_wait_ns = 0, 0, 0
         self.waits_by_length = [0] * (len(WAIT_BOUNDS_NS) + 1)
 
-    def process(self, number: int, profile: ProcessProfile) -> ProcessSummary:
+    def process(self, number: int, profile: FileProfile) -> ProcessSummary:
         devices = [self.devices.setdefault(uuid, _Device(self.fine, self.coarse)) for uuid in profile.devices]
         numbers = [list(self.devices).index(uuid) for uuid in profile.devices]
         self._calls(number, profile)
@@ -198,7 +199,7 @@ class _Reading:
             dropped=profile.dropped,
         )
 
-    def _calls(self, number: int, profile: ProcessProfile) -> None:
+    def _calls(self, number: int, profile: FileProfile) -> None:
         for call in profile.calls():
             if call.kind is None:
                 self.lanes.call(number, call)
@@ -208,7 +209,7 @@ class _Reading:
                 self.copies[call.kind] = _Copies(Amounts(self.medium))
             self.copies[call.kind].add(call)
 
-    def _spans(self, number: int, profile: ProcessProfile, devices: Sequence[_Device], numbers: Sequence[int]) -> int:
+    def _spans(self, number: int, profile: FileProfile, devices: Sequence[_Device], numbers: Sequence[int]) -> int:
         gpu_ns = 0
         for span in profile.spans():
             if span.device < 0:  # which GPU it was is not known
@@ -220,7 +221,7 @@ class _Reading:
             self.lanes.span(number, numbers[span.device], span)
         return gpu_ns
 
-    def _waits(self, number: int, profile: ProcessProfile) -> int:
+    def _waits(self, number: int, profile: FileProfile) -> int:
         total_ns = 0
         for wait in profile.waits():
             total_ns += wait.duration_ns
@@ -231,7 +232,7 @@ class _Reading:
         self.wait_ns += total_ns
         return total_ns
 
-    def _samples(self, number: int, profile: ProcessProfile, devices: Sequence[_Device]) -> int:
+    def _samples(self, number: int, profile: FileProfile, devices: Sequence[_Device]) -> int:
         peak_bytes = 0
         for sample in profile.samples():
             if sample.device < 0:
@@ -255,7 +256,7 @@ class _Reading:
         return peak_bytes
 
 
-def summarize(profiles: Sequence[ProcessProfile]) -> Summary:
+def summarize(profiles: Sequence[FileProfile]) -> Summary:
     """Read all records of the processes once. Raises ValueError where there are no processes."""
     begin_ns = min(profile.started_ns for profile in profiles)
     end_ns = max(max(profile.last_ns, profile.ended_ns or 0) for profile in profiles)
@@ -292,7 +293,7 @@ def is_synchronous(call: Call) -> bool:
     return "Async" not in call.api and call.kind in (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST)
 
 
-def merged_apis(profiles: Iterable[ProcessProfile]) -> list[ApiTotal]:
+def merged_apis(profiles: Iterable[FileProfile]) -> list[ApiTotal]:
     """Return the totals of each function over all processes, most time first."""
     merged: dict[str, ApiTotal] = {}
     for total in (total for profile in profiles for total in profile.totals):
@@ -309,7 +310,7 @@ def merged_apis(profiles: Iterable[ProcessProfile]) -> list[ApiTotal]:
     return sorted(used, key=lambda total: (-total.duration_ns, total.api))
 
 
-def merged_kernels(profiles: Iterable[ProcessProfile]) -> list[KernelTotal]:
+def merged_kernels(profiles: Iterable[FileProfile]) -> list[KernelTotal]:
     """Return the totals of each kernel over all processes, most GPU time first."""
     merged: dict[str, KernelTotal] = {}
     for total in (total for profile in profiles for total in profile.kernels):

@@ -12,8 +12,9 @@ from itertools import count
 from typing import Any, TextIO
 
 from vgpurun.profiles.lanes import DIRECTIONS, stream_name
-from vgpurun.profiles.model import Call, CopyKind, ProcessProfile
+from vgpurun.profiles.model import Call, CopyKind
 from vgpurun.profiles.names import api_name
+from vgpurun.profiles.reader import FileProfile
 from vgpurun.profiles.summary import is_synchronous
 from vgpurun.profiles.words import short_command
 
@@ -29,7 +30,7 @@ _DEVICE_PROCESS = _FIRST_TRACK
 _RATE_NS = 50_000_000  # a share over a shorter time says little
 
 
-def write(profiles: Sequence[ProcessProfile], file: TextIO) -> int:
+def write(profiles: Sequence[FileProfile], file: TextIO) -> int:
     """Write all records as JSON. Returns how many events there are."""
     # Letters as they are: Perfetto refuses a whole trace for an escaped one that takes two escapes.
     encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, ensure_ascii=False).encode
@@ -45,7 +46,7 @@ def write(profiles: Sequence[ProcessProfile], file: TextIO) -> int:
     return written
 
 
-def events(profiles: Sequence[ProcessProfile]) -> Iterator[Event]:
+def events(profiles: Sequence[FileProfile]) -> Iterator[Event]:
     """Yield all events; `ts` is in nanoseconds since the epoch here."""
     uuids: dict[str, int] = {}
     for profile in profiles:
@@ -61,7 +62,7 @@ def events(profiles: Sequence[ProcessProfile]) -> Iterator[Event]:
     yield from _counters(profiles, uuids)
 
 
-def _distinct_pids(profiles: Sequence[ProcessProfile]) -> Iterator[int]:
+def _distinct_pids(profiles: Sequence[FileProfile]) -> Iterator[int]:
     """Containers have process numbers of their own, and the kernel uses numbers again: tell such processes apart."""
     used: set[int] = set()
     for profile in profiles:
@@ -70,7 +71,7 @@ def _distinct_pids(profiles: Sequence[ProcessProfile]) -> Iterator[int]:
         yield pid
 
 
-def _calls(profile: ProcessProfile, pid: int) -> Iterator[Event]:
+def _calls(profile: FileProfile, pid: int) -> Iterator[Event]:
     named: set[int] = set()
     for call in profile.calls():
         if call.thread not in named:
@@ -95,7 +96,7 @@ def _copy(pid: int, track: int, call: Call, kind: CopyKind) -> Event:
     return _complete(pid, track, DIRECTIONS[kind], "copy", call.start_ns, call.duration_ns, arguments)
 
 
-def _spans(profile: ProcessProfile, pid: int, numbers: Sequence[int]) -> Iterator[Event]:
+def _spans(profile: FileProfile, pid: int, numbers: Sequence[int]) -> Iterator[Event]:
     tracks: dict[tuple[int, int], int] = {}
     for span in profile.spans():
         key = span.device, span.stream
@@ -109,7 +110,7 @@ def _spans(profile: ProcessProfile, pid: int, numbers: Sequence[int]) -> Iterato
         yield _complete(pid, tracks[key], name, "gpu", span.start_ns, span.duration_ns, arguments)
 
 
-def _waits(profile: ProcessProfile, pid: int, numbers: Sequence[int]) -> Iterator[Event]:
+def _waits(profile: FileProfile, pid: int, numbers: Sequence[int]) -> Iterator[Event]:
     tracks: dict[int, int] = {}
     for wait in profile.waits():
         if wait.thread not in tracks:
@@ -145,7 +146,7 @@ def _nested(all_events: Iterable[Event]) -> Iterator[Event]:
         yield event
 
 
-def _counters(profiles: Sequence[ProcessProfile], uuids: Mapping[str, int]) -> Iterator[Event]:
+def _counters(profiles: Sequence[FileProfile], uuids: Mapping[str, int]) -> Iterator[Event]:
     for uuid, number in uuids.items():
         yield _name("process_name", _DEVICE_PROCESS + number, 0, f"GPU {number} ({uuid})")
     for profile, pid in zip(profiles, _distinct_pids(profiles), strict=True):

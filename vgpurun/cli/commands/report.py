@@ -17,7 +17,7 @@ from vgpurun.util.atomic_file import atomic_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vgpurun.profiles.model import ProcessProfile
+    from vgpurun.profiles.reader import FileProfile
 
 _GROUP = "Output"
 _PICTURES = "pictures"  # the folder's name
@@ -55,7 +55,7 @@ def report(folder: Path, output_format: str, output: Path | None) -> None:
     _WRITERS[output_format](read_profiles(folder, say), folder, output)
 
 
-def _html(profiles: "Sequence[ProcessProfile]", folder: Path, output: Path | None) -> None:
+def _html(profiles: "Sequence[FileProfile]", folder: Path, output: Path | None) -> None:
     from vgpurun.cli.views.report import print_summary
     from vgpurun.profiles import report as reports
     from vgpurun.profiles.summary import summarize
@@ -73,8 +73,8 @@ def _html(profiles: "Sequence[ProcessProfile]", folder: Path, output: Path | Non
     say(f"wrote {path}")
 
 
-def _pictures(file_format: str) -> "Callable[[Sequence[ProcessProfile], Path, Path | None], None]":
-    def write(profiles: "Sequence[ProcessProfile]", folder: Path, output: Path | None) -> None:
+def _pictures(file_format: str) -> "Callable[[Sequence[FileProfile], Path, Path | None], None]":
+    def write(profiles: "Sequence[FileProfile]", folder: Path, output: Path | None) -> None:
         from vgpurun.profiles import report as reports
         from vgpurun.profiles.summary import summarize
 
@@ -93,7 +93,7 @@ def _pictures(file_format: str) -> "Callable[[Sequence[ProcessProfile], Path, Pa
     return write
 
 
-def _text(profiles: "Sequence[ProcessProfile]", folder: Path, output: Path | None) -> None:
+def _text(profiles: "Sequence[FileProfile]", folder: Path, output: Path | None) -> None:
     from vgpurun.cli.views.report import print_summary
     from vgpurun.profiles.summary import summarize
 
@@ -106,7 +106,7 @@ def _text(profiles: "Sequence[ProcessProfile]", folder: Path, output: Path | Non
         print_summary(summary, file)
 
 
-def _json(profiles: "Sequence[ProcessProfile]", folder: Path, output: Path | None) -> None:
+def _json(profiles: "Sequence[FileProfile]", folder: Path, output: Path | None) -> None:
     from vgpurun.profiles.described import describe
     from vgpurun.profiles.summary import summarize
 
@@ -119,7 +119,7 @@ def _json(profiles: "Sequence[ProcessProfile]", folder: Path, output: Path | Non
         file.write(text + "\n")
 
 
-def _trace(profiles: "Sequence[ProcessProfile]", folder: Path, output: Path | None) -> None:
+def _trace(profiles: "Sequence[FileProfile]", folder: Path, output: Path | None) -> None:
     from vgpurun.profiles import trace
 
     path = output or folder / "trace.json.gz"
@@ -128,7 +128,7 @@ def _trace(profiles: "Sequence[ProcessProfile]", folder: Path, output: Path | No
     say(f"wrote {events} events to {path}: open it at https://ui.perfetto.dev, or in chrome://tracing")
 
 
-def _alnair(profiles: "Sequence[ProcessProfile]", folder: Path, output: Path | None) -> None:
+def _alnair(profiles: "Sequence[FileProfile]", folder: Path, output: Path | None) -> None:
     from vgpurun.profiles import alnair
 
     where = output or folder
@@ -161,7 +161,7 @@ def _saying(path: Path) -> "Iterator[None]":
         raise OutputError(f"cannot write {path}: {error.strerror}; --output names another place") from None
 
 
-_WRITERS: "dict[str, Callable[[Sequence[ProcessProfile], Path, Path | None], Any]]" = {
+_WRITERS: "dict[str, Callable[[Sequence[FileProfile], Path, Path | None], Any]]" = {
     "html": _html,
     "svg": _pictures("svg"),
     "png": _pictures("png"),

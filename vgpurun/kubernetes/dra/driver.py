@@ -7,25 +7,19 @@ gives the same answer and needs no API server, so kubelet may ask as often as it
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from vgpurun.errors import ClaimError, VgpurunError
 from vgpurun.host.gpus import Gpu
 from vgpurun.kubernetes.dra import together
 from vgpurun.kubernetes.dra.claim import ClaimName, quotas_of, read_claim
+from vgpurun.kubernetes.dra.cluster import Cluster
 from vgpurun.kubernetes.dra.devices import ClaimDevices, qualified_name
 from vgpurun.kubernetes.dra.state import Claims, Part, Prepared
 from vgpurun.limits.device_quotas import shared_files
 from vgpurun.limits.model import DeviceQuota
 from vgpurun.limits.quota import show_size
 from vgpurun.storage.shared_file import has_live_processes
-
-
-class ClaimReader(Protocol):
-    """The part of dra_cluster.Cluster that is needed here."""
-
-    def claim(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return a ResourceClaim, or None where there is none."""
 
 
 class PreparedDevice(NamedTuple):
@@ -44,7 +38,7 @@ class Driver:
     def __init__(
         self,
         node: str,
-        cluster: ClaimReader,
+        cluster: Cluster,
         claims: Claims,
         devices: ClaimDevices,
         library: Path,

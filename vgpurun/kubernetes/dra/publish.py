@@ -1,27 +1,18 @@
 """Keeps the ResourceSlice of this node as its GPUs are; what has not changed is not written again."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from vgpurun.errors import ClusterError
 from vgpurun.host.gpus import Gpu
+from vgpurun.kubernetes.dra.cluster import Cluster
 from vgpurun.kubernetes.dra.model import API_VERSION, slice_spec
-
-
-class Slices(Protocol):
-    """The part of dra_cluster.Cluster that is needed here."""
-
-    def node_uid(self, node: str) -> str: ...  # noqa: D102
-    def slices(self, node: str) -> list[dict[str, Any]]: ...  # noqa: D102
-    def create_slice(self, body: dict[str, Any], is_dry: bool = False) -> dict[str, Any]: ...  # noqa: D102
-    def replace_slice(self, name: str, body: dict[str, Any]) -> dict[str, Any]: ...  # noqa: D102
-    def delete_slice(self, name: str) -> None: ...  # noqa: D102
 
 
 class Publisher:
     """Publishes the GPUs of one node."""
 
-    def __init__(self, cluster: Slices, node: str) -> None:
+    def __init__(self, cluster: Cluster, node: str) -> None:
         self._cluster = cluster
         self._node = node
 
