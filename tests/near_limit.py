@@ -118,13 +118,11 @@ def main(limit_bytes: int, process_count: int, context_count: int) -> None:
 
     def await_all(word: str) -> None:
         for worker in workers:
-            assert worker.stdout is not None
             answer = worker.stdout.readline()
             assert answer == f"{word}\n", answer
 
     def tell_all(line: str) -> None:
         for worker in workers:
-            assert worker.stdin is not None
             worker.stdin.write(f"{line}\n")
             worker.stdin.flush()
 

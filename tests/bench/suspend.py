@@ -59,7 +59,6 @@ def measure(gib: int, times: int, gpu: gpus.Gpu, driver: str) -> Iterator[str]:
     command = [sys.executable, "-m", "vgpurun", "local", "--driver", driver, "--mem", f"{gib + 2}g"]
     command += ["--gpus", f"device={gpu.number}", "--", sys.executable, str(KEPT), str(gib)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdin is not None and program.stdout is not None
         if program.stdout.readline() != "ready\n":
             raise SystemExit(f"{gib} GiB cannot be held")
         target = process_numbered(str(program.pid))

@@ -366,7 +366,6 @@ def ways_to_take_memory(bench: Bench, _: float) -> None:
                 [str(VERIFIER), "memory", str(64 * MIB)], env={**os.environ, **limits, **usage, **more}, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )  # fmt: skip
-            assert process.stdin and process.stdout and process.stderr
             found: list[Any] = []
             held: list[Any] = []
             for line in process.stdout:

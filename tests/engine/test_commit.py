@@ -66,7 +66,6 @@ def limits_in(cli: Cli, image: str, *options: str) -> tuple[int, int | None]:
     """The memory that a program of the image sees, and the compute limit that holds."""
     with cli.started("run", "-i", "--rm", *cli.driver, *options, *WITH_PROGRAMS, image, *GPU_PROGRAM, "hold", "1",
                      stdin=subprocess.PIPE) as process:  # fmt: skip
-        assert process.stdout is not None
         process.stdout.readline()
         (tenant,) = json.loads(cli("smi", "--driver", "sim", "--format", "json").stdout)["containers"]
         process.communicate("")

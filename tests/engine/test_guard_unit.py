@@ -168,7 +168,6 @@ def test_two_take_turns_on_each_of_eight_gpus(machine: Machine) -> None:
         if number < GPUS:  # has its turn before the other asks for it
             assert trainings[-1].stdout and trainings[-1].stdout.readline()
     for each in trainings:
-        assert each.stdout and each.stderr
         assert each.stdout.read().endswith("right\n"), (each.stderr.read(), machine.journal())
     assert machine.property("NRestarts") == "0", machine.journal()
     # On a busy host they are seldom all on their way at once: then there are two exchanges on each GPU, and each is a

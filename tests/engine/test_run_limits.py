@@ -158,7 +158,6 @@ def test_two_containers_have_limits_of_their_own(vgpurun: Cli, debian: str) -> N
     with vgpurun.started(*hold("1g"), stdin=subprocess.PIPE) as first:
         with vgpurun.started(*hold("2g"), stdin=subprocess.PIPE) as second:
             for process in (first, second):
-                assert process.stdout is not None
                 assert json.loads(process.stdout.readline()) == {"holding": 100 * MIB}
             limits = sorted(c["devices"][0]["memory_limit_bytes"] for c in smi(vgpurun)["containers"])
             assert limits == [GIB, 2 * GIB]

@@ -22,7 +22,6 @@ SCRIPT = "trap 'echo caught {name}; exit 9' {name}; echo ready; while :; do slee
 def test_a_signal_is_forwarded(vgpurun: Cli, debian: str, name: str) -> None:
     command = ("run", "--rm", *vgpurun.driver, "--mem", "1g", debian, "sh", "-c", SCRIPT.format(name=name))
     with vgpurun.started(*command) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.Signals[f"SIG{name}"])
         stdout, _ = process.communicate(timeout=60)
@@ -34,7 +33,6 @@ def test_the_third_signal_ends_the_client_alone(vgpurun: Cli, debian: str) -> No
     """A job that ignores them goes on, as with docker run."""
     command = ("run", "--name", "deaf", *vgpurun.driver, "--mem", "1g", debian)
     with vgpurun.started(*command, "sh", "-c", "trap '' INT TERM; echo ready; exec sleep 60") as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
             process.send_signal(number)
@@ -49,7 +47,6 @@ def test_without_proxy_a_signal_is_not_the_commands(vgpurun: Cli, debian: str) -
     options = ("--name", "alone", "--sig-proxy=false", *vgpurun.driver, "--mem", "1g")
     command = ("run", *options, debian, "sh", "-c", SCRIPT.format(name="TERM"))
     with vgpurun.started(*command) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         stdout, _ = process.communicate(timeout=60)
@@ -97,7 +94,6 @@ def test_an_engine_that_stops_under_a_running_container(vgpurun: Cli, tmp_path: 
         cli = Cli(client, environment, tmp_path / "state")
         command = ("run", *cli.driver, "vgpurun-test/busybox:1", "sh", "-c", SCRIPT.format(name="TERM"))
         process = stack.enter_context(cli.started(*command))
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         stop_engine(host)
         _, stderr = process.communicate(timeout=60)

@@ -34,7 +34,6 @@ def test_every_page_agrees(vgpurun: Cli, two_containers: None) -> None:
     query = ("--query-gpu=memory.total,memory.used,memory.free,utilization.gpu", "--format=csv,noheader,nounits")
     assert vgpurun("smi", "watched", *query).stdout.splitlines() == [f"2048, 618, {2048 - 618}, 0"]
     gpu = ElementTree.fromstring(vgpurun("smi", "watched", "-q", "-x").stdout).find("gpu")
-    assert gpu is not None
     assert [gpu.findtext(f"fb_memory_usage/{name}") for name in ("total", "used", "free")] == [
         "2048 MiB",
         "618 MiB",

@@ -56,7 +56,6 @@ def test_an_attached_start_passes_signals_on(vgpurun: Cli, debian: str) -> None:
     assert vgpurun.run(*options, debian, "sh", "-c", script).exit_code == 0
     assert vgpurun("kill", "traps").exit_code == 0
     with vgpurun.started("start", *vgpurun.driver, "-a", "traps") as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         assert (process.communicate(timeout=60)[0], process.returncode) == ("caught\n", 9)

@@ -79,7 +79,6 @@ def test_the_same_bits(python: str, work: str, tmp_path: Path) -> None:
             step = read_step(out, step)
     seen = out.read_text().split("\n")[:step]
     with running(python, program, work, str(step)) as process:
-        assert process.stdout
         assert process.stdout.read().splitlines() == seen
 
 
@@ -119,7 +118,6 @@ def test_memory_of_two_gpus(python: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def held(process: subprocess.Popen[str], refusal: str) -> None:
     """Suspend a program and bring it back, or be refused; then it has what it had."""
-    assert process.stdin and process.stdout
     assert process.stdout.readline() == "ready\n"
     done = suspended(process, "suspend", "--hold")
     print(done.stdout, done.stderr)
@@ -133,7 +131,6 @@ def test_nothing_of_it_is_on_the_gpu(python: str) -> None:
     """NVML lists no process, and at most 50 MiB more than before."""
     (before,) = gpus.read_use(gpus.list_gpus()[:1])
     with running(python, str(PROGRAMS / "torch_suspended.py"), "infer", "1000000") as process:
-        assert process.stdout
         process.stdout.readline()
         assert suspended(process, "suspend", "--hold").returncode == 0
         (meanwhile,) = gpus.read_use(gpus.list_gpus()[:1])

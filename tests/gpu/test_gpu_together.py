@@ -149,7 +149,6 @@ def play(number: int, text: str) -> Any:
         [*member(), sys.executable, "-c", text], cwd=CHECKOUT, text=True, start_new_session=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    assert process.stdout is not None
     line = process.stdout.readline()
     if number % 4 == 1:
         os.killpg(process.pid, signal.SIGKILL)

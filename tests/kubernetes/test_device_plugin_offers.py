@@ -115,8 +115,7 @@ def test_only_the_administrator_lets_programs_lift_their_limits(node, options: t
 
 
 def hold() -> None:
-    driver = Driver()
-    driver.start()
+    driver = Driver.started()
     driver.mem_alloc(1 << 20)
     print("holding", flush=True)
     input()

@@ -49,7 +49,6 @@ class TestPrepare:
         quota = Quota(2 * GIB, 30, SmPolicy.BURST, Priority.LOW)
         assert read_limits(node.root / "claims" / uid / "etc/limits") == [(GPUS[1].uuid, quota)]
         specification = node.specification(uid)
-        assert specification is not None
         assert specification["kind"] == "vgpurun.io/claim"
         assert [each["name"] for each in specification["devices"]] == [f"{uid}-{device_name(GPUS[1])}"]
         assert {"path": "/dev/nvidia1"} in specification["devices"][0]["containerEdits"]["deviceNodes"]
@@ -67,7 +66,6 @@ class TestPrepare:
             ("b", device_name(GPUS[2])),
         ]
         specification = node.specification(uid)
-        assert specification is not None
         assert {each["name"]: each["containerEdits"] for each in specification["devices"]} == {
             f"{uid}-{device_name(GPUS[0])}": {"deviceNodes": [{"path": "/dev/nvidia0"}]},
             f"{uid}-{device_name(GPUS[2])}": {"deviceNodes": [{"path": "/dev/nvidia2"}]},

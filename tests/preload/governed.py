@@ -38,7 +38,6 @@ def running(
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
@@ -47,7 +46,6 @@ def threads(pid: int) -> dict[str, Path]:
 
 
 def ask(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
 

@@ -68,7 +68,6 @@ class Member:
         self.said = self.read()
 
     def read(self) -> Any:
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         return json.loads(line) if line else None
 

@@ -114,7 +114,6 @@ def test_a_child_does_not_keep_what_its_parent_held(sandbox: Sandbox, kind: str)
         text=True,
         start_new_session=True,
     )
-    assert parent.stdout is not None
     assert parent.stdout.readline() == "1\n", "the parent goes on as before"
     parent.wait()
     assert sandbox.python(fill_the_rest, **LIMIT) == "15"
@@ -161,8 +160,6 @@ def test_processes_of_different_pid_namespaces_share_the_limit(sandbox: Sandbox)
         for _ in range(2)
     ]
     first, second = processes
-    assert first.stdout is not None
-    assert second.stdout is not None
     assert first.stdout.readline() == second.stdout.readline() == "1\n"
     assert second.communicate("\n")[0] == "0\n", "2048 - 2 contexts of 518 - 1000"
     assert first.communicate("\n")[0] == "10\n", "the other one has ended"
@@ -193,7 +190,6 @@ def test_a_start_reads_the_slots_of_others_a_few_times(sandbox: Sandbox, childre
         print(reads() - before)
 
     process = sandbox.start_python(program, CUDA_DEVICE_MEMORY_LIMIT="64g")
-    assert process.stdout is not None
     assert int(process.stdout.readline()) < 100 + 10 * children
     process.communicate()
 
@@ -235,7 +231,6 @@ def test_more_processes_than_there_is_room_for(sandbox: Sandbox) -> None:
         stdout=subprocess.PIPE,
         text=True,
     ) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "all\n"
         more = [sandbox.start_python(hold_what_there_is, **LIMIT) for _ in range(3)]
         held = [process.communicate("\n")[0] for process in more]

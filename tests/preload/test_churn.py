@@ -69,7 +69,6 @@ def churn(sandbox: Sandbox, compile_c: Callable[..., Path]) -> Callable[..., sub
 
 def figures(process: subprocess.Popen[str]) -> tuple[int, int, int]:
     """Calls, refusals, and the longest time that a call took, in microseconds. The process waits after them."""
-    assert process.stdout is not None
     calls, refused, longest_us = map(int, process.stdout.readline().split())
     return calls, refused, longest_us
 

@@ -58,7 +58,6 @@ def program(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def launch(program: subprocess.Popen[str], times: int) -> None:
-    assert program.stdin is not None and program.stdout is not None
     program.stdin.write(f"{times}\n")
     program.stdin.flush()
     while program.stdout.readline() not in ("done\n", ""):
@@ -115,7 +114,6 @@ def test_an_exporter_that_was_away(environment: dict[str, str], program: subproc
     time.sleep(3)
     with exporter(environment, *options) as running:
         wait_until(lambda: accounts(environment)[0]["ran_seconds"] > before["ran_seconds"] + 1, "further samples")
-        assert program.stdin is not None
         program.stdin.close()
         program.wait()
         time.sleep(4)

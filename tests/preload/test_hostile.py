@@ -142,8 +142,6 @@ def test_a_usage_file_that_was_damaged_once(sandbox: Sandbox, begin: int, damage
             print(fill(d), flush=True)
 
     with sandbox.start_python(idle, **LIMIT) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         assert process.stdout.readline() == "True\n"
         damage(sandbox.folder / "usage", begin)
         assert int(sandbox.python(newcomer, **LIMIT)) > 0
@@ -194,7 +192,6 @@ def test_all_slots_are_taken(sandbox: Sandbox) -> None:
         print(name.value.decode())
 
     with sandbox.start_python(program, **LIMIT) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "taken\n"
         refused = sandbox.run([sys.executable, "-c", text_of(newcomer)], **LIMIT)
         assert sandbox.python(looks_only, **LIMIT) == "Simulated A"

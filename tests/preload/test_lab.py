@@ -92,7 +92,6 @@ class Lab:
         )  # fmt: skip
         self._at_end.callback(process.communicate)
         self._at_end.callback(end, process)
-        assert process.stdout is not None and process.stderr is not None
         return "" if process.stdout.readline() == "in\n" else process.stderr.read()
 
     def free(self, user: int) -> list[dict[str, Any]]:

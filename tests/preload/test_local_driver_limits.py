@@ -73,7 +73,6 @@ def test_a_cgroup_goes_with_its_processes(vgpurun: Run, environment: dict[str, s
     assert not is_there(own)
     command = [IN_CGROUP2, sys.executable, "-m", "vgpurun", *LIMITED, "--", "sh", "-c", f"{names[:-6]}exec sleep 60"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as killed:
-        assert killed.stdout is not None
         while not (own := killed.stdout.readline().strip()).startswith("0::/vgpurun/local-"):
             pass
         killed.kill()

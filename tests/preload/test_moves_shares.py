@@ -33,7 +33,6 @@ def shares(tenants: dict[str, subprocess.Popen[str]]) -> dict[str, float]:
     """Return what each takes of its GPU's time, over a second."""
     found = {}
     for name, process in tenants.items():
-        assert process.stdout
         lines = [float(process.stdout.readline()) for _ in range(WINDOWS)]
         found[name] = sum(lines) / WINDOWS
     return found

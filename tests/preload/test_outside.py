@@ -50,7 +50,6 @@ def holding(environment: dict[str, str], *before: str, sizes_mib: tuple[int, ...
     command = [*before, sys.executable, "-c", text_of(hold), *map(str, sizes_mib)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=environment, text=True, **pipes) as program:
-        assert program.stdout is not None
         yield [int(program.stdout.readline()) for _ in sizes_mib]
         program.communicate("\n" * len(sizes_mib))
 

@@ -275,7 +275,6 @@ def test_threads(sandbox: Sandbox) -> None:
     limits = {"CUDA_DEVICE_SM_LIMIT": "50", "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(usage)}
     finished, took_s = json.loads(sandbox.python(program, **limits))
     readings = read_usage(usage, [sandbox.uuid])
-    assert readings is not None
     assert finished == 8 and readings[0].busy_ns < 0.6e9 * took_s, (readings[0], took_s)
 
 
@@ -301,12 +300,10 @@ def change_the_limit(sandbox: Sandbox) -> None:
             input()
 
     with sandbox.start_python(program, VGPURUN_LIMITS_FILE=str(limits)) as process:
-        assert process.stdin is not None and process.stdout is not None
         assert float(process.stdout.readline()) < 0.1
         limits_file.write_limits(limits, [(sandbox.uuid, Quota(None, 80))])
 
         def share() -> float:
-            assert process.stdin is not None and process.stdout is not None
             process.stdin.write("go on\n")
             process.stdin.flush()
             return float(process.stdout.readline())
@@ -349,7 +346,6 @@ def time_after_no_limit(sandbox: Sandbox) -> float:
         print(time.monotonic() - began, flush=True)
 
     with sandbox.start_python(program, VGPURUN_LIMITS_FILE=str(limits)) as process:
-        assert process.stdin is not None and process.stdout is not None
         for said, percent in (("open", None), ("waits", 30)):
             assert process.stdout.readline() == f"{said}\n"
             limits_file.write_limits(limits, [(sandbox.uuid, Quota(None, percent))])

@@ -86,7 +86,6 @@ class Program:
         self._messages = messages
 
     def ask(self, question: object = "?") -> object:
-        assert self._process.stdin and self._process.stdout
         print(question, file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 
@@ -133,7 +132,6 @@ def make_shares(folder: Path, *limits: Quota, gpu: str = UUID) -> tuple[list[Sha
 
 def used_mib(share: Share) -> int:
     readings = usage_file.read_usage(share.folder / "run" / "usage", [UUID])
-    assert readings is not None
     return readings[0].memory_used_bytes >> 20
 
 

@@ -28,7 +28,6 @@ def initialized() -> Driver:
 
 def show() -> None:
     readings = usage_file.read_usage(Path(os.environ["CUDA_DEVICE_MEMORY_SHARED_CACHE"]), ["GPU-a"])
-    assert readings is not None
     device = readings[0]
     print(device.allocated_bytes // MIB, device.context_bytes // MIB, device.other_bytes // MIB, flush=True)
 
@@ -118,7 +117,6 @@ def test_a_refused_context_is_not_counted(sandbox: Sandbox) -> None:
 
 def not_enforced(sandbox: Sandbox) -> tuple[str, ...]:
     readings = usage_file.read_usage(sandbox.folder / "usage", [UUID])
-    assert readings is not None
     return readings[0].not_enforced
 
 
@@ -177,14 +175,11 @@ def test_a_list_of_many_processes(sandbox: Sandbox) -> None:
         hold()
 
     with sandbox.start_python(many, CUDA_DEVICE_MEMORY_LIMIT="32g") as started:
-        assert started.stdout is not None and started.stdin is not None
         for _ in range(140):
             started.stdout.readline()
         with sandbox.start_python(hold, **LIMIT) as last:
-            assert last.stdout is not None
             last.stdout.readline()
             readings = usage_file.read_usage(sandbox.folder / "usage", [UUID])
-            assert readings is not None
             assert (readings[0].context_bytes, readings[0].processes) == (141 * 10 * MIB, 141)
             assert readings[0].not_enforced == ()
             last.kill()

@@ -179,7 +179,6 @@ def test_host_memory_is_counted_apart_and_dies_with_its_process(sandbox: Sandbox
         print(Driver.started().mem_get_info()[0] // MIB)
 
     holder = sandbox.start_python(hold, **LIMITS)
-    assert holder.stdout is not None
     assert holder.stdout.readline() == "ready\n"
     (reading,) = usage_file.read_usage(sandbox.folder / "usage", [UUID]) or []
     beside = int(sandbox.python(free_mib, **LIMITS))
@@ -255,7 +254,6 @@ def test_the_host_serves_too_where_others_hold_the_device(sandbox: Sandbox) -> N
         input()
 
     holder = sandbox.start_python(hold, LD_PRELOAD="")
-    assert holder.stdout is not None
     assert holder.stdout.readline() == "ready\n"
 
     def filling(by: str) -> Program:

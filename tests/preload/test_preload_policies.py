@@ -230,7 +230,6 @@ def test_while_it_is_paused_memory_goes_on_and_synchronisation_completes(sandbox
 
     limits, quota = sandbox.folder / "limits-paused", Quota(None, 50)
     with tenant(sandbox, "paused", quota, program) as process:
-        assert process.stdin is not None and process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         pause(limits, quota, True)
         process.stdin.write("go on\n")

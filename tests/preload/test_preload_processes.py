@@ -43,7 +43,6 @@ def hold_on_request() -> None:
 
 def ask(process: subprocess.Popen[str], count: int) -> int:
     """Let the process allocate 100 MiB so many times; how many it holds then."""
-    assert process.stdin is not None and process.stdout is not None
     process.stdin.write(f"{count}\n")
     process.stdin.flush()
     return int(process.stdout.readline())
@@ -77,7 +76,6 @@ def test_a_stopped_process_goes_on_holding(sandbox: Sandbox) -> None:
 
 def read_usage(sandbox: Sandbox) -> usage_file.DeviceReading:
     readings = usage_file.read_usage(sandbox.folder / "usage", [UUID])
-    assert readings is not None
     return readings[0]
 
 
@@ -232,7 +230,6 @@ def test_what_an_idle_sibling_has_loaded_is_known_to_all(sandbox: Sandbox) -> No
             print(d.result("cuMemAlloc_v2", byref(c_uint64()), size_mib << 20))
 
     with sandbox.start_python(load_lazily, CUDA_DEVICE_MEMORY_LIMIT="2500m") as sibling:
-        assert sibling.stdin is not None and sibling.stdout is not None
         assert sibling.stdout.readline() == "ready\n"
         print(file=sibling.stdin, flush=True)
         assert sibling.stdout.readline() == "loaded\n"

@@ -221,7 +221,6 @@ def test_a_profile_holds_nothing_back(sandbox: Sandbox, folder: Path) -> None:
         d.synchronize()
 
     other = sandbox.start_python(busy, CUDA_DEVICE_MEMORY_LIMIT="2g")
-    assert other.stdout is not None
     assert other.stdout.readline() == "busy\n"
     assert float(sandbox.python(program, PFLOG=str(folder), CUDA_DEVICE_MEMORY_LIMIT="2g")) < 0.3
     other.communicate("\n", timeout=60)
@@ -415,7 +414,6 @@ def test_a_killed_process_keeps_what_was_measured(sandbox: Sandbox, folder: Path
         sys.stdin.readline()
 
     process = sandbox.start_python(program, PFLOG=str(folder))
-    assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(2)] == ["done\n", "launched\n"]
     os.kill(process.pid, signal.SIGKILL)
     process.wait(timeout=60)

@@ -59,7 +59,6 @@ class Member:
         self._process = process
 
     def ask(self, question: object = "?") -> object:
-        assert self._process.stdin and self._process.stdout
         print(question, file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 

@@ -39,7 +39,6 @@ def running(sandbox: Sandbox, program: Program, quota: Quota) -> Iterator[tuple[
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         try:
             yield process, limits
@@ -55,7 +54,6 @@ def change(limits: Path, quota: Quota, gpu: str = UUID) -> float:
 
 
 def line(process: subprocess.Popen[str]) -> list[float]:
-    assert process.stdout is not None
     values: list[float] = json.loads(process.stdout.readline())
     return values
 
@@ -123,7 +121,6 @@ def test_below_what_is_held_all_is_refused_and_nothing_taken(sandbox: Sandbox) -
         old_s, works, used_mib = line(process)
         assert works and old_s - changed_s < SOON_S and used_mib == 1024 + 518
         process.kill()
-        assert process.stderr is not None
         assert process.stderr.read().count("limit 512 MiB") == 1, "a refusal explains itself once"
 
 

@@ -27,7 +27,6 @@ def launch(seconds: float) -> None:
 
 def read(usage: Path, gpu: str = UUID) -> DeviceReading:
     readings = usage_file.read_usage(usage, [gpu])
-    assert readings is not None
     return readings[0]
 
 

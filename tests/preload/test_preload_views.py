@@ -60,7 +60,6 @@ def first_gpu() -> Any:
 def running(sandbox: Sandbox, program: Program, **limits: str) -> Iterator[subprocess.Popen[str]]:
     """A program that has said that it is ready. LD_PRELOAD="": one of another container."""
     with sandbox.start_python(program, **limits) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         try:
             yield process
@@ -390,7 +389,6 @@ def test_every_page_of_nvidia_smi_shows_the_same_small_gpu(sandbox: Sandbox) -> 
         assert f"{used_mib}MiB /     2048MiB" in table
         assert [line.split()[2] for line in table.splitlines() if "python" in line] == [str(own.pid)]
         gpu = ElementTree.fromstring(sandbox.run([SMI, "-q", "-x"], **limits).stdout).find("gpu")
-        assert gpu is not None
         memory = {name: gpu.findtext(f"fb_memory_usage/{name}") for name in ("total", "used", "free", "reserved")}
         free_mib = 2048 - used_mib
         assert memory == {

@@ -35,8 +35,7 @@ SLOT = struct.Struct("<q")  # when a process was seen at work
 
 
 def launch_a_hundred() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     k = d.kernel("spin_1ms")
     for _ in range(100):
         d.launch(k)
@@ -45,8 +44,7 @@ def launch_a_hundred() -> None:
 
 def work() -> None:
     """Print the time after every ten launches, without end."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     k = d.kernel("spin_1ms")
     while True:
         for _ in range(10):
@@ -345,7 +343,6 @@ def _measured(sandbox: Sandbox, attack: Callable[[], None], attack_s: float) -> 
         for program in programs:
             program.kill()
         for program in programs:
-            assert program.stdout is not None
             times = [float(line) for line in program.stdout.read().splitlines()[:-1]]
             times = [began_s, *(at for at in times if began_s < at < began_s + attack_s), began_s + attack_s]
             longest_s = max(after - before for before, after in pairwise(times))

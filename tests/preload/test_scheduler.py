@@ -56,8 +56,7 @@ def flat_out(d: Driver, k: int, kernel_s: float, seconds: float) -> float:
 
 def alone(kernel: str) -> Program:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         print(100 * flat_out(d, d.kernel(kernel), KERNELS[kernel], 4), flush=True)
         os._exit(0)
 
@@ -77,8 +76,7 @@ def test_kernels_of_any_length_are_held(measured: Callable[[], dict[str, float]]
 
 def beside(kernel: str) -> Program:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         k = d.kernel(kernel)
         print("ready", flush=True)
         input()
@@ -140,8 +138,7 @@ def thinking(d: Driver, k: int, kernel_s: float, seconds: float) -> float:
 
 def host_bound(sandbox: Sandbox) -> list[float]:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         print(100 * thinking(d, d.kernel("spin_50ms"), 50e-3, 4))
 
     text = (sys.executable, "-c", text_of(program))
@@ -166,8 +163,7 @@ def with_contexts_that_come(sandbox: Sandbox) -> float:
                 time.sleep(5e-3)
                 other.context_destroy(context)
 
-        d = Driver()
-        d.start()
+        d = Driver.started()
         k, launching = d.kernel("spin_1ms"), [True]
         d.launch(k)
         d.synchronize()
@@ -192,8 +188,7 @@ def test_contexts_that_come_while_it_is_off_change_no_share(measured: Callable[[
 
 def second_long() -> None:
     """Launch a kernel of a second, and print when it ended after how many milliseconds of waiting."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     k = d.kernel("spin_1s")
     d.launch(d.kernel("spin_1ms"))
     d.synchronize()
@@ -228,8 +223,7 @@ def test_a_new_limit_holds_in_the_middle_of_a_kernel(sandbox: Sandbox) -> None:
 
 
 def flat_out_for_ever() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     k = d.kernel("spin_5ms")
     print("ready", flush=True)
     flat_out(d, k, 5e-3, 60)
@@ -249,8 +243,7 @@ def test_a_graph_is_held_to_the_limit_of_the_gpu_that_it_is_launched_on(sandbox:
     """The current context may be on another GPU."""
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         d.primary_context(1)
         stream, graph = d.stream(1), d.kernel_graph(d.kernel("spin_20ms"), 1)
         d.primary_context(0)
@@ -265,8 +258,7 @@ def test_a_graph_is_held_to_the_limit_of_the_gpu_that_it_is_launched_on(sandbox:
 
 def forking() -> None:
     """Fork while off: the child uses the GPU as any program that has just begun."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     k = d.kernel("spin_100ms")
     print("ready", flush=True)
     for _ in range(20):
@@ -319,8 +311,7 @@ def test_a_stopped_program_that_is_off_goes_on_where_it_was(sandbox: Sandbox) ->
 
 
 def idle() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     d.launch(d.kernel("spin_1ms"))
     d.synchronize()
     print("ready", flush=True)
@@ -375,8 +366,7 @@ def test_where_calls_take_long_there_are_fewer(sandbox: Sandbox, tmp_path: Path)
     folder.mkdir()
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         k = d.kernel("spin_100ms")
         for _ in range(20):
             d.launch(k)
@@ -431,8 +421,7 @@ def test_many_processes_have_no_more_than_their_limits(sandbox: Sandbox, contain
     percent = 48 // containers
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         k, short = d.kernel("spin_5ms"), d.kernel("spin_2us")
         print("ready", flush=True)
         input()

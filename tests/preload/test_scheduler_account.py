@@ -22,8 +22,7 @@ POINTS = 2.0
 
 def working_by_fits() -> None:
     """Owe something when there is nothing left to do: what follows is charged as well."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     long, short = d.kernel("spin_20ms"), d.kernel("spin_5ms")
     done_s, began = 0.0, time.monotonic()
     while (passed_s := time.monotonic() - began) < 5:
@@ -50,8 +49,7 @@ def test_what_follows_after_it_was_off_with_nothing_to_do_is_charged(measured: C
 
 def nearly_all() -> None:
     """Be taken off for a moment at the end of each period, and print the longest time without any progress."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     k, longest_s = d.kernel("spin_1ms"), 0.0
     events: list[object] = []
     end_s = last_s = time.monotonic() + 1
@@ -80,8 +78,7 @@ def test_who_goes_off_as_a_period_ends_goes_on_at_once(measured: Callable[[], fl
 
 def on_many_streams() -> None:
     """Launch on more streams than are told apart, and go on with the last."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     nothing, k = d.kernel("nothing_0us"), d.kernel("spin_1ms")
     streams = [d.stream() for _ in range(16500)]
     for stream in streams:
@@ -107,8 +104,7 @@ def test_streams_that_are_not_told_apart_are_charged(measured: Callable[[], floa
 
 
 def leaving_within_a_call() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     k = d.kernel("spin_100ms")
     for _ in range(20):
         d.launch(k)

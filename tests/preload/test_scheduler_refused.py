@@ -49,8 +49,7 @@ def launch_for_a_second(d: Driver, k: int) -> None:
 
 def test_a_program_that_closes_all_descriptors_is_held_by_its_launches(sandbox: Sandbox) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         k = d.kernel("spin_1ms")
         launch_for_a_second(d, k)
         os.closerange(3, 4096)
@@ -60,16 +59,14 @@ def test_a_program_that_closes_all_descriptors_is_held_by_its_launches(sandbox: 
 
 
 def launching_for_5_s() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     k = d.kernel("spin_1ms")
     for _ in range(5):
         launch_for_a_second(d, k)
 
 
 def launching() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     k = d.kernel("spin_1ms")
     print("ready", flush=True)
     while True:
@@ -90,8 +87,7 @@ def test_work_that_runs_though_it_is_off_is_noticed(sandbox: Sandbox, has_neighb
 
 def asking_for_an_idle_stream() -> None:
     """Kernels are off mostly meanwhile. On that stream they are refused, or captured."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     k, idle = d.kernel("spin_5ms"), d.stream(1)
     for _ in range(200):
         d.launch(k)
@@ -136,8 +132,7 @@ def may_not(call: str) -> None:
 @pytest.mark.slow
 def test_a_program_that_may_open_nothing_any_more_is_held_by_the_scheduler(sandbox: Sandbox) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         k = d.kernel("spin_1ms")
         launch_for_a_second(d, k)
         time.sleep(2)  # has no records any more
@@ -150,8 +145,7 @@ def test_a_program_that_may_open_nothing_any_more_is_held_by_the_scheduler(sandb
 
 
 def denied_while_off() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     d.launch(d.kernel("spin_1ms"))
     d.synchronize()
     print("ready", flush=True)
@@ -179,7 +173,6 @@ def test_work_that_cannot_be_put_back_is_said(sandbox: Sandbox) -> None:
         ask(process)
         assert line(process) == "denied"
         limits_file.write_limits(limits, [(sandbox.uuid, quota)])
-        assert process.stdout is not None
         assert any("is off and cannot be put back" in each for each in process.stdout)
         assert process.poll() is None
 
@@ -194,8 +187,7 @@ def test_while_no_descriptor_is_free_for_its_records_the_scheduler_holds_a_progr
     sandbox: Sandbox, is_later: bool
 ) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         k = d.kernel("spin_1ms")
         if is_later:
             launch_for_a_second(d, k)
@@ -224,8 +216,7 @@ def test_while_no_descriptor_is_free_for_its_records_the_scheduler_holds_a_progr
 @pytest.mark.slow
 def test_switches_that_are_refused_are_noticed(sandbox: Sandbox) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         k = d.kernel("spin_1ms")
         d.launch(k)
         d.synchronize()
@@ -258,8 +249,7 @@ def ticks_of(thread: Path) -> int:
 
 
 def leaving_work() -> None:
-    d = Driver()
-    d.start()
+    d = Driver.started()
     k = d.kernel("spin_30s")
     d.launch(d.kernel("spin_1ms"))
     d.synchronize()
@@ -287,8 +277,7 @@ def test_a_governor_that_has_given_up_sleeps(sandbox: Sandbox) -> None:
     """Also where nobody waits for the work that there was."""
 
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         k = d.kernel("spin_1ms")
         launch_for_a_second(d, k)
         [governor] = [
@@ -368,8 +357,7 @@ def assert_goes_on_held(sandbox: Sandbox, program: Program) -> None:
 
 def test_what_is_off_when_its_descriptor_goes_is_put_back_when_that_is_there_again(sandbox: Sandbox) -> None:
     def program() -> None:
-        d = Driver()
-        d.start()
+        d = Driver.started()
         d.launch(d.kernel("spin_100ms"))
         time.sleep(1)
         files = [
@@ -446,8 +434,7 @@ def test_contexts_that_come_and_go_at_the_first_launch_keep_nobody_from_it(sandb
                 time.sleep(0.01)
                 other.context_destroy(context)
 
-        d = Driver()
-        d.start()
+        d = Driver.started()
         k, waiting = d.kernel("spin_1ms"), [True]
         thread = threading.Thread(target=come_and_go)
         thread.start()

@@ -155,7 +155,6 @@ def test_of_sixteen_processes_one_refuses(host: Host, start: Callable[..., Progr
             ran.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=variables))
 
         def answer(each: subprocess.Popen[str], line: str) -> str:
-            assert each.stdin and each.stdout
             each.stdin.write(line)
             each.stdin.flush()
             return each.stdout.readline().strip()
@@ -171,8 +170,6 @@ def test_of_sixteen_processes_one_refuses(host: Host, start: Callable[..., Progr
          sys.executable, str(script)],
         env=host.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert launched.stdin
-    assert launched.stdout
     assert launched.stdout.readline() == "ready\n"
     try:
         held = host.used_mib()

@@ -77,16 +77,13 @@ class Limited:
         assert self.says("ready")
 
     def tell(self, line: str) -> None:
-        assert self.process.stdin
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def says(self, word: str) -> bool:
-        assert self.process.stdout
         return self.process.stdout.readline() == word + "\n"
 
     def is_silent(self, for_s: float) -> bool:
-        assert self.process.stdout
         return not select.select([self.process.stdout], [], [], for_s)[0]
 
     def set_suspended(self, suspended: int) -> None:

@@ -31,7 +31,6 @@ def train(host: Host, steps: int, mib: int = MOST_MIB, options: tuple[str, ...] 
 
 def steps_of(training: subprocess.Popen[str]) -> list[float]:
     """Wait for its end, and return when its steps began, those that were not read yet. No byte was wrong."""
-    assert training.stdout and training.stderr
     out, err = training.stdout.read(), training.stderr.read()  # communicate() would lose what readline() has read ahead
     training.wait(timeout=20)
     *steps, last = out.splitlines()

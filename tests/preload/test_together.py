@@ -319,8 +319,7 @@ def test_many_starts_leave_nothing(team: Host, join: Callable[..., Member]) -> N
 
 def count_kernels(seconds: float = 3.0) -> None:
     """Work flat out; print how many kernels of a millisecond were done in the last two thirds of the time."""
-    d = Driver()
-    d.start()
+    d = Driver.started()
     kernel, stream = d.kernel("k_1ms"), d.stream()
     count, began_s = 0, time.monotonic()
     while (now_s := time.monotonic()) < began_s + seconds:

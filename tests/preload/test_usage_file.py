@@ -110,7 +110,6 @@ def test_a_limit_on_the_size_of_files_below_that_of_the_usage_file(sandbox: Sand
     path = sandbox.folder / "usage"
     assert run(sandbox, start_and_fill, path)[0] == "15"
     with sandbox.start_python(start, **LIMIT) as first:
-        assert first.stdout is not None
         assert first.stdout.readline() == "5\n"
         assert run(sandbox, start_and_fill, path)[0] == "5", "2048 - 2 contexts of 518 - 500"
         first.communicate("\n")
@@ -133,7 +132,6 @@ def test_a_file_of_another_version_is_emptied_once_nobody_uses_it(sandbox: Sandb
         process.devices[0].counted_bytes = 1 << 40
     path.write_bytes(bytes(old))
     with sandbox.start_python(fill_and_wait, LIBCUDA_LOG_LEVEL="2", **LIMIT) as first:
-        assert first.stdout is not None
         assert first.stdout.readline() == "5\n"
         assert run(sandbox, start_and_fill, path)[0] == "5", "both use the same file"
         assert first.communicate("\n")[0] == "10\n"
@@ -242,7 +240,6 @@ def test_no_descriptor_left(sandbox: Sandbox, left: int) -> None:
         sys.stdin.readline()
 
     with sandbox.start_python(other, **LIMIT) as other_process:
-        assert other_process.stdout is not None
         assert other_process.stdout.readline() == "10\n"
         result = sandbox.run([sys.executable, "-c", text_of(program)], **LIMIT)
         other_process.communicate("\n")
@@ -319,9 +316,6 @@ def test_a_program_that_closes_what_it_finds_open(sandbox: Sandbox, kind: str) -
         print(d.result("cuDevicePrimaryCtxRetain", byref(c_void_p()), 0))
 
     with sandbox.start_python(closing, **LIMIT) as closer, sandbox.start_python(fill_and_wait, **LIMIT) as other:
-        assert closer.stdin is not None
-        assert closer.stdout is not None
-        assert other.stdout is not None
         assert closer.stdout.readline() == "closed\n"
         assert other.stdout.readline() == "5\n"
         assert other.communicate("\n")[0] == "0\n", "2048 - 2 contexts of 518 - 1000"

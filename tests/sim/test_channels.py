@@ -115,7 +115,6 @@ def test_processes_share_by_time_slices(watched: Machine, switch_us: int) -> Non
         sys.stdin.readline()
 
     neighbour = watched.start_python(program)
-    assert neighbour.stdout
     assert neighbour.stdout.readline() == "queued\n"
 
     def program() -> None:
@@ -426,8 +425,6 @@ def hold() -> None:
 
 def test_another_process_with_the_descriptor(watched: Machine) -> None:
     target = watched.start_python(hold)
-    assert target.stdin
-    assert target.stdout
     told = target.stdout.readline()
 
     def program() -> None:
@@ -458,7 +455,6 @@ def test_kill_while_off(watched: Machine) -> None:
         sys.stdin.readline()
 
     process = watched.start_python(program)
-    assert process.stdout
     assert process.stdout.readline() == "off\n"
     process.kill()
     process.wait()
@@ -499,8 +495,6 @@ def test_clients_of_one_server_are_off_while_one_of_them_is(served: Machine) -> 
             print(driver.stream_is_done())
 
     def told(client: subprocess.Popen[str], line: str) -> str:
-        assert client.stdin
-        assert client.stdout
         client.stdin.write(line)
         client.stdin.flush()
         return client.stdout.readline().strip()

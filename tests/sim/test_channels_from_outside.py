@@ -46,8 +46,6 @@ class Switch:
 
 
 def said(process: subprocess.Popen[str], line: str = "") -> str:
-    assert process.stdin
-    assert process.stdout
     process.stdin.write(f"{line}\n")
     process.stdin.flush()
     return process.stdout.readline().strip()
@@ -55,7 +53,6 @@ def said(process: subprocess.Popen[str], line: str = "") -> str:
 
 def begun(machine: Machine, program: Program) -> subprocess.Popen[str]:
     process = machine.start_python(program)
-    assert process.stdout
     assert process.stdout.readline() == "ready\n"
     return process
 
@@ -308,7 +305,6 @@ def with_files(machine: Machine, files: int) -> ProcessIdentity:
         print(sys.stdin.readline(), len(kept))
 
     process = machine.start_python(program, start=False)
-    assert process.stdout
     assert process.stdout.readline() == "ready\n"
     identity = identify(process.pid)
     assert identity

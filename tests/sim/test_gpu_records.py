@@ -46,7 +46,6 @@ def watch(machine: Machine) -> subprocess.Popen[str]:
 def test_the_time_of_every_process(machine: Machine) -> None:
     one, other = begun(machine, in_turn), begun(machine, in_turn)
     watcher = watch(machine)
-    assert watcher.stdout
     assert watcher.stdout.readline() == f"{UUID_A} {UUID_B}\n"
     for process in (one, other, one, other):
         assert said(process) == "done"

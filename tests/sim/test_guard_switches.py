@@ -65,11 +65,9 @@ class Guard:
         )  # fmt: skip
         machine.started.append(self.process)
         self.keeper = 0
-        assert self.process.stdout
         assert self.process.stdout.readline() == "ready\n"
 
     def ask(self, verb: str, pid: int = 0, stop: str = "") -> None:
-        assert self.process.stdin
         self.process.stdin.write(f"{verb} {pid} {stop}\n")
         self.process.stdin.flush()
 
@@ -78,7 +76,6 @@ class Guard:
         self.answered()
 
     def answered(self) -> None:
-        assert self.process.stdout
         assert (answer := self.process.stdout.readline()) == "done\n", answer
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         *_, self.keeper = 0, *(int(each) for each in children if identify(int(each)))  # the last, if one was killed

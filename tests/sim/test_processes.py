@@ -28,7 +28,6 @@ def start_holder(machine: Machine, size_mib: int = 100, **variables: str) -> sub
         sys.stdin.readline()
 
     process = machine.start_python(program, **variables)
-    assert process.stdout
     assert process.stdout.readline() == "holding\n"
     return process
 
@@ -70,7 +69,6 @@ def test_racing_processes_never_get_more_than_there_is(machine: Machine) -> None
     counts = []
     go_on_together(processes)
     for process in processes:
-        assert process.stdout
         counts.append(int(process.stdout.readline()))
     assert sum(counts) == (8192 - 4 * 518) // 2
 
@@ -93,7 +91,6 @@ def test_kill_frees_memory_even_when_a_forked_child_lives_on(machine: Machine) -
         sys.stdin.readline()
 
     process = machine.start_python(program)
-    assert process.stdout
     child = int(process.stdout.readline())
     process.kill()
     process.wait()
@@ -117,7 +114,6 @@ def test_kill_at_any_moment(machine: Machine) -> None:
     for delay_s in (0.01, 0.013, 0.017, 0.023):
         processes = [machine.start_python(program) for _ in range(2)]
         for process in processes:
-            assert process.stdout
             process.stdout.readline()
         time.sleep(delay_s)
         for process in processes:
@@ -134,7 +130,6 @@ def test_the_work_of_a_killed_process_is_forgotten(machine: Machine) -> None:
         sys.stdin.readline()
 
     process = machine.start_python(program)
-    assert process.stdout
     process.stdout.readline()
     process.kill()
     process.wait()
@@ -160,7 +155,6 @@ def test_also_for_a_process_that_is_already_running(machine: Machine) -> None:
         print(time.monotonic() - began)
 
     waiting = machine.start_python(program)
-    assert waiting.stdout
     waiting.stdout.readline()
 
     def queuing() -> None:
@@ -169,7 +163,6 @@ def test_also_for_a_process_that_is_already_running(machine: Machine) -> None:
         sys.stdin.readline()
 
     queue = machine.start_python(queuing)
-    assert queue.stdout
     queue.stdout.readline()
     queue.kill()
     queue.wait()
@@ -215,7 +208,6 @@ def test_exec_frees_memory(machine: Machine) -> None:
         )
 
     process = machine.start_python(program)
-    assert process.stdout
     assert process.stdout.readline() == "replaced\n"
     assert machine.python(used) == "518"
 

@@ -71,7 +71,6 @@ def go_on_together(programs: Sequence[subprocess.Popen[str]]) -> None:
     for program in programs:
         assert program.stdout is not None and program.stdout.readline() == "ready\n"
     for program in programs:
-        assert program.stdin is not None
         program.stdin.write("go\n")
         program.stdin.flush()
 

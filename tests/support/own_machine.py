@@ -60,7 +60,6 @@ def own_machine(packages: Path, order: str, shared: Sequence[Path], *command: st
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:
-            assert process.stdout is not None
             said = iter(process.stdout.readline, "")
             assert any(line == "ready\n" for line in said), "the machine does not start"
             yield int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])

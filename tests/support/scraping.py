@@ -94,7 +94,6 @@ def exporter(environment: Mapping[str, str], *options: str, driver: str = "sim")
 
 
 def _read_url(process: subprocess.Popen[str]) -> str:
-    assert process.stderr is not None
     said = ""
     for line in process.stderr:
         said += line

@@ -80,7 +80,6 @@ class Host:
                 command, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
             assert self._driver.stdout and self._driver.stdout.readline() == "ready\n"
-        assert self._driver.stdin and self._driver.stdout
         self._driver.stdin.write(f"state {pid}\n")
         self._driver.stdin.flush()
         code, state = self._driver.stdout.readline().split()
@@ -123,12 +122,10 @@ class Program:
         return self.host.state_of(self.child())
 
     def tell(self, line: str) -> None:
-        assert self.process.stdin
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def hears(self) -> str:
-        assert self.process.stdout
         return self.process.stdout.readline().strip()
 
     def asks(self, line: str) -> str:
@@ -136,7 +133,6 @@ class Program:
         return self.hears()
 
     def is_silent(self, for_s: float) -> bool:
-        assert self.process.stdout
         return not select.select([self.process.stdout], [], [], for_s)[0]
 
     def suspend(self, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -181,7 +177,6 @@ def rounds_under_fire(program: Program, code: str, rounds: int, check: Callable[
         loop = subprocess.Popen(
             [sys.executable, "-c", code, program.pid], env=host.environment, stdout=subprocess.PIPE, text=True
         )
-        assert loop.stdout
         assert loop.stdout.readline() == "ready\n"
         time.sleep(chance.uniform(0, 2.0))
         loop.kill()

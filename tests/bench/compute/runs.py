@@ -217,7 +217,6 @@ class Bench:
 
     def wait_until_it_begins(self, process: Process) -> None:
         """Wait for a model's first line, which it prints when it begins to measure itself. Raises RuntimeError."""
-        assert process.stdout is not None
         if not process.stdout.readline():
             raise RuntimeError(f"has not begun: {process.args}")
 

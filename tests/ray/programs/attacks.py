@@ -57,8 +57,7 @@ def fails_once() -> object:
 def stays(name: str) -> object:
     from cuda_driver import Driver
 
-    driver = Driver()
-    driver.start()
+    driver = Driver.started()
     driver.mem_alloc(5000 * MIB)  # beside the contexts of workers that have done their tasks and take seconds to end
     touch(name)
     while True:

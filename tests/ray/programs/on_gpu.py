@@ -75,8 +75,7 @@ def work(start_at_s: float, seconds: float) -> tuple[float, int]:
     """Launch kernels of 2 ms, and return which part of the time they had the GPU, and the GPU's size in MiB."""
     from cuda_driver import Driver
 
-    driver = Driver()
-    driver.start()
+    driver = Driver.started()
     kernel = driver.kernel("spin_2ms")
     driver.launch(kernel)
     driver.synchronize()

@@ -13,8 +13,7 @@ def pattern(seed: int, size: int) -> bytes:
 
 
 def main() -> None:
-    driver = Driver()
-    driver.start(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    driver = Driver.started(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
     held = []
 
     def hold(size: int) -> None:

@@ -120,7 +120,6 @@ def container() -> Container:
 
 def limits_of(container: Container) -> Quota:
     limits = limits_file.read_limits(container.limits_folder / "etc" / "limits")
-    assert limits is not None
     return limits[0][1]
 
 

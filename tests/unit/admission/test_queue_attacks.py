@@ -136,7 +136,6 @@ def waiting_user(folder: Path, write: Callable[[], object]) -> Iterator[None]:
 
 def own_ticket(since: str, gpu: str = "a") -> None:
     own = identify(os.getpid())
-    assert own is not None
     Path(f"vgpurun-wait-{since}-forged").write_text(f"{own.pid} {own.started_ticks} {own.boot_id}\n{gpu}\n# : \n")
 
 

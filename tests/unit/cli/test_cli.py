@@ -438,7 +438,6 @@ class TestLocal:
         heeded = "--default-signal=" + ",".join(names)
         command = ["env", heeded, sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "sh", "-c", script]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             for name in names:
                 process.send_signal(signal.Signals[f"SIG{name}"])
@@ -449,7 +448,6 @@ class TestLocal:
     def test_a_killed_vgpurun_leaves_what_the_next_one_sweeps(self, run: Run, environment: dict[str, str]) -> None:
         command = [sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "sh", "-c", "echo $$; exec sleep 30"]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
             child = int(process.stdout.readline())
             (folder,) = states(environment)
             process.kill()
@@ -461,8 +459,6 @@ class TestLocal:
         command = [sys.executable, "-m", "vgpurun", "local", "--driver", "sim", "--mem", "1g", "--sm", "30", "cat"]
         streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         with subprocess.Popen(command, env=environment, **streams) as process:  # type: ignore[call-overload]
-            assert process.stdin is not None
-            assert process.stdout is not None
             process.stdin.write(b"ready\n")
             process.stdin.flush()
             process.stdout.readline()

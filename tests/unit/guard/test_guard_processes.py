@@ -148,7 +148,6 @@ def test_no_lock_of_another_user_makes_a_counted_process_one_outside(monkeypatch
             environment = {**os.environ, abi.ENV_USAGE_FILE: str(usage)}
             command = [sys.executable, "-c", text_of(hold), usage]
             with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
-                assert process.stdout is not None
                 is_counting = process.stdout.readline() == b"\n"
                 assert is_counting and is_counted_elsewhere(process.pid)
                 process.kill()

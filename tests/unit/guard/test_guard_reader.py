@@ -308,7 +308,6 @@ def test_the_engine_and_nvml_come_and_go(
     def look() -> dict[int, str | None]:
         now[0] += 2
         found = read.look()
-        assert found is not None
         return {pid: each.container for pid, each in found.programs.items()}
 
     first, second = make_cgroup(ID), make_cgroup(OTHER_ID)

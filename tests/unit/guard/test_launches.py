@@ -127,7 +127,6 @@ def test_a_number_that_is_another_process_s_by_now_moves_nobody(launch: Path) ->
 
 def test_children_of_another_process_with_its_number_are_not_its_own() -> None:
     own = identify(os.getpid())
-    assert own is not None
     with subprocess.Popen(["sleep", "60"]) as child:
         assert child.pid in {each.pid for each in launches._descendants(own)}
         assert launches._descendants(own._replace(started_ticks=own.started_ticks - 1)) == set()

@@ -27,7 +27,6 @@ def test_one_that_opens_the_device(device: Path) -> None:
     watching = Newcomers(lambda: 0.0)
     command = [sys.executable, "-c", OPENS, str(device)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin and process.stdout
         assert not watching.are_expected(())
         process.stdin.write(b"\n")
         process.stdin.flush()

@@ -51,7 +51,6 @@ def test_who_is_taken_in_is_that_very_process(make_cgroup: Callable[[str], Cgrou
     cgroup = make_cgroup(ID)
     with running(None) as pid:
         found = identify(pid)
-        assert found is not None
         cgroup.take_in(found._replace(started_ticks=found.started_ticks - 1))
         assert cgroup.pids() == [], "it has ended, and another one has its number"
         cgroup.take_in(Replaced(*found))

@@ -51,7 +51,6 @@ def test_a_daemon_that_a_keeper_of_ours_has_started_is_none(
     locked = tmp_path / "together" / "7" if is_keeper else tmp_path / "together"
     command = [sys.executable, "-c", keeper, program, locked]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         pid = int(process.stdout.readline())
         try:
             while not Path(f"/proc/{pid}/cmdline").read_bytes().startswith(bytes(program)):  # being executed

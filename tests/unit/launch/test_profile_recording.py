@@ -17,7 +17,6 @@ def test_without_the_option_nothing_is_recorded() -> None:
 
 def test_the_library_is_told(tmp_path: Path) -> None:
     profiling = Profiling.read(str(tmp_path / "new"), "8m")
-    assert profiling is not None
     assert profiling.variables("/seen") == {abi.ENV_PROFILE: "/seen", abi.ENV_PROFILE_SIZE: str(8 << 20)}
     assert not profiling.folder.exists()
 
@@ -25,7 +24,6 @@ def test_the_library_is_told(tmp_path: Path) -> None:
 def test_a_name_is_relative_to_where_vgpurun_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     profiling = Profiling.read("profile", None)
-    assert profiling is not None
     assert profiling.variables(str(profiling.folder)) == {abi.ENV_PROFILE: str(tmp_path / "profile")}
 
 

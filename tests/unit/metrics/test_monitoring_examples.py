@@ -131,6 +131,5 @@ def test_the_unit_starts_what_there_is(path: Path) -> None:
     from vgpurun.cli import cli
 
     line = re.search(r"(?m)^ExecStart=/usr/local/bin/vgpurun (\S+)(.*)$", path.read_text())
-    assert line is not None
     known = {name for parameter in cli.commands[line[1]].params for name in parameter.opts}
     assert {word for word in line[2].split() if word.startswith("--")} <= known

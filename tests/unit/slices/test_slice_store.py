@@ -248,7 +248,6 @@ def test_members_are_those_that_have_the_usage_file_mounted(tmp_path: Path) -> N
     copy = shutil.copytree(made.folder, tmp_path / "copy")
     for pid, usage in (("20", made.usage), ("30", copy / "run" / "usage"), ("40", made.usage), ("41", made.usage)):
         place = place_of(usage)
-        assert place is not None
         with (proc / pid / "mountinfo").open("a") as file:
             file.write(f"2 1 {place.device} {place.path} /.vgpurun/run/usage rw - ext4 /dev/sda1 rw\n")
     found, task = members([made], proc)[made.id]

@@ -378,7 +378,6 @@ def test_no_user_lets_root_end_a_process_of_another(
     assert victim.poll() is None
     with attacked_by(lambda: None) as own:
         process = identify(own)
-        assert process is not None
         target = local(tmp_path / "own", own, [process])
         os.chown(target.limits_folder, UID, UID)
         with process.opened() as file:
