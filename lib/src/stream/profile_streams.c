@@ -6,6 +6,7 @@
 #include "memory/table.h"
 #include "stream/profile.h"
 #include "stream/profile_flights.h"
+#include "stream/streams.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -33,19 +34,6 @@ static __thread struct profile_stream *left_open;
 
 /* ---- which stream a handle means ------------------------------------------------------------------------------- */
 
-static bool means_a_default_stream(CUstream handle) {
-  return handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
-}
-
-/* A handle names its stream alone; default streams are one for each context, or for each context and thread. */
-static uint64_t key_of(CUstream handle, CUcontext context) {
-  if (!means_a_default_stream(handle))
-    return (uint64_t)(uintptr_t)handle;
-  uint64_t thread = handle == CU_STREAM_PER_THREAD ? (uintptr_t)&last : 0;
-  uint64_t mixed = ((uint64_t)(uintptr_t)context * 0x9e3779b97f4a7c15ULL) ^ (thread * 0xff51afd7ed558ccdULL);
-  return mixed | 1; /* odd: never a handle, which is an aligned address */
-}
-
 static COLD struct profile_stream *add(CUstream handle, uint64_t key) {
   CUcontext context = NULL;
   if (real.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL)
@@ -58,11 +46,11 @@ static COLD struct profile_stream *add(CUstream handle, uint64_t key) {
 
 static COLD struct profile_stream *look_up(CUstream handle, bool adds) {
   CUcontext context = NULL;
-  bool is_default = means_a_default_stream(handle);
+  bool is_default = streams_is_default(handle);
   if (is_default && (real.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL))
     return NULL;
   uint32_t now = __atomic_load_n(&generation, __ATOMIC_ACQUIRE);
-  uint64_t key = key_of(handle, context);
+  uint64_t key = streams_key(handle, context);
   struct table_entry entry;
   struct profile_stream *found = table_get(&streams, key, &entry) ? entry.owner : NULL;
   if (found != NULL && (__atomic_load_n(&found->handle, __ATOMIC_RELAXED) != handle ||
@@ -270,10 +258,10 @@ void profile_streams_waited(void) {
 
 void profile_streams_end(CUstream handle) {
   struct table_entry entry;
-  if (means_a_default_stream(handle))
+  if (streams_is_default(handle))
     return;
   profile_streams_use(handle);
-  if (!table_take(&streams, key_of(handle, NULL), &entry))
+  if (!table_take(&streams, streams_key(handle, NULL), &entry))
     return;
   __atomic_add_fetch(&generation, 1, __ATOMIC_RELEASE);
   profile_flights_end_stream(entry.owner, handle);

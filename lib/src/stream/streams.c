@@ -13,14 +13,8 @@ static struct table streams = TABLE_INITIALIZER; /* key -> meter_stream */
 HOT_DATA uint32_t streams_generation = 1;
 __thread struct streams_last streams_last;
 
-static bool means_a_default_stream(CUstream stream) {
-  return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-}
-
-/* A handle names its stream alone; the default streams are one for each context, or for each context and thread. Two
- * of them with the same mixed key, which is not to be expected in the life of the universe, would share a batch. */
-static uint64_t key_of(CUstream stream, CUcontext context) {
-  if (!means_a_default_stream(stream))
+uint64_t streams_key(CUstream stream, CUcontext context) {
+  if (!streams_is_default(stream))
     return (uint64_t)(uintptr_t)stream;
   uint64_t thread = stream == CU_STREAM_PER_THREAD ? (uintptr_t)&streams_last : 0;
   uint64_t mixed = ((uint64_t)(uintptr_t)context * 0x9e3779b97f4a7c15ULL) ^ (thread * 0xff51afd7ed558ccdULL);
@@ -41,7 +35,7 @@ static struct meter *meter_of(CUcontext context, CUcontext current) {
 
 static COLD struct meter_stream *add(CUstream stream, CUcontext current, uint64_t key) {
   CUcontext context = NULL;
-  if (means_a_default_stream(stream) || real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == NULL)
+  if (streams_is_default(stream) || real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == NULL)
     context = current;
   struct meter *meter = meter_of(context, current);
   if (meter == NULL)
@@ -58,12 +52,12 @@ static COLD struct meter_stream *add(CUstream stream, CUcontext current, uint64_
 /* The entries of a destroyed context stay in the table, but the meter has given their streams up. */
 static bool still_means(const struct meter_stream *found, CUstream stream, CUcontext context) {
   return atomic_load_explicit(&found->handle, memory_order_relaxed) == stream &&
-         (!means_a_default_stream(stream) || atomic_load_explicit(&found->context, memory_order_relaxed) == context);
+         (!streams_is_default(stream) || atomic_load_explicit(&found->context, memory_order_relaxed) == context);
 }
 
 HOT struct meter_stream *streams_look_up(CUstream stream, enum streams_unknown unknown) {
   CUcontext context = NULL;
-  bool is_default = means_a_default_stream(stream);
+  bool is_default = streams_is_default(stream);
   if (is_default && real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
     return NULL;
   uint32_t now = __atomic_load_n(&streams_generation, __ATOMIC_ACQUIRE);
@@ -71,7 +65,7 @@ HOT struct meter_stream *streams_look_up(CUstream stream, enum streams_unknown u
       streams_last.context == context)
     return streams_last.found;
 
-  uint64_t key = key_of(stream, context);
+  uint64_t key = streams_key(stream, context);
   struct table_entry entry = {0};
   struct meter_stream *found = table_get(&streams, key, &entry) ? entry.owner : NULL;
   if (found != NULL && !still_means(found, stream, context))
@@ -90,7 +84,7 @@ HOT struct meter_stream *streams_look_up(CUstream stream, enum streams_unknown u
 
 void streams_forget_stream(CUstream stream) {
   struct table_entry entry;
-  if (!meters_exist() || means_a_default_stream(stream) || !table_take(&streams, key_of(stream, NULL), &entry))
+  if (!meters_exist() || streams_is_default(stream) || !table_take(&streams, streams_key(stream, NULL), &entry))
     return;
   __atomic_add_fetch(&streams_generation, 1, __ATOMIC_RELEASE);
   struct meter_stream *found = entry.owner;

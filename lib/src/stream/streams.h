@@ -22,6 +22,14 @@ static inline CUstream per_thread(CUstream stream) {
   return stream != NULL ? stream : CU_STREAM_PER_THREAD;
 }
 
+static inline bool streams_is_default(CUstream stream) {
+  return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
+/* A handle names its stream alone; the default streams are one for each context, or for each context and thread. Two
+ * of them with the same mixed key, which is not to be expected in the life of the universe, would share a batch. */
+uint64_t streams_key(CUstream stream, CUcontext context);
+
 enum streams_unknown { STREAMS_IGNORE, STREAMS_ADD };
 struct meter_stream *streams_look_up(CUstream stream, enum streams_unknown unknown);
 
