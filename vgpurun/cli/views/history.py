@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 import click
 
@@ -41,11 +41,11 @@ _ACTION_COLUMNS = (
 def show(found: Sequence[Account], by: str, output_format: str) -> None:
     """Print accounts in this format."""
     if output_format == "json":
-        click.echo(json.dumps([each.as_dict() for each in found], ensure_ascii=False))
+        click.echo(json.dumps([asdict(each) for each in found], ensure_ascii=False))
     elif output_format == "csv":
         writer = csv.DictWriter(sys.stdout, [field.name for field in fields(Account)], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(each.as_dict() for each in found)
+        writer.writerows(asdict(each) for each in found)
     else:
         names = {"user": (_USER,), "container": (_USER, _CONTAINER), "gpu": ()}[by]
         rows = [(*(each.user, each.container)[: len(names)], *_figures(each)) for each in found]
