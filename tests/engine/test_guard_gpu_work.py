@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -17,6 +16,7 @@ import pytest
 from cli import PROGRAMS, WITH_PROGRAMS, Cli, guarding
 from escapes import HOSTILE, PAST_THE_LIBRARY, command, past_programs
 from support import LIBRARY, assert_measured, own_gpu_config, wait_until
+from test_guard import actions
 
 MIB = 1 << 20
 GUARD = ("--compute", "unheld")
@@ -188,8 +188,7 @@ def test_compute_past_the_library_is_held(vgpurun: Cli, debian: str, tmp_path: P
     assert not Path(f"{simulation(vgpurun)}.log").exists(), "the driver was asked for no wrong client"
     said = (vgpurun.state_dir.parent / "guard.log").read_text()
     assert "frozen and thawed" not in said
-    actions = (vgpurun.state_dir / "guard" / "actions").read_text().splitlines()
-    assert {json.loads(line)["name"] for line in actions} == {f"tenant-{number}" for number in range(len(HELD))}
+    assert {each["name"] for each in actions(vgpurun)} == {f"tenant-{number}" for number in range(len(HELD))}
 
 
 # Ways past the library for a program of `vgpurun local`.
@@ -219,9 +218,7 @@ def launched(vgpurun: Cli, options: tuple[str, ...], text: str, folder: Path) ->
 
 def holds(vgpurun: Cli) -> list[tuple[str, str]]:
     """Return what the guard has done, by verb and name."""
-    actions = vgpurun.state_dir / "guard" / "actions"
-    lines = actions.read_text().splitlines() if actions.exists() else []
-    return [(each["verb"], each["name"]) for each in map(json.loads, lines)]
+    return [(each["verb"], each["name"]) for each in actions(vgpurun)]
 
 
 @pytest.mark.parametrize("way", OF_LOCAL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import socket
@@ -24,6 +23,7 @@ from private_engine import private_engine
 from support.debian_packages import tool
 from support.scraping import free_port
 from terminal import Terminal
+from test_run_engines import write_context
 from vgpurun.engine.relay import close_notify
 
 IMAGE = "vgpurun-test/tls:1"
@@ -148,14 +148,10 @@ def test_a_further_command(over_tls: Cli) -> None:
 def test_a_context(over_tls: Cli, tls_engine: TlsEngine) -> None:
     for name in ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
         del over_tls.environment[name]
-    contexts = Path(over_tls.environment["HOME"], ".docker/contexts")
-    place = hashlib.sha256(b"safe").hexdigest()
-    shutil.copytree(tls_engine.certificates, contexts / "tls" / place / "docker")
-    (contexts / "meta" / place).mkdir(parents=True)
-    endpoints = {"docker": {"Host": tls_engine.url, "SkipTLSVerify": False}}
-    described = json.dumps({"Name": "safe", "Metadata": {}, "Endpoints": endpoints})
-    (contexts / "meta" / place / "meta.json").write_text(described)
-    (contexts.parent / "config.json").write_text('{"currentContext": "safe"}')
+    home = Path(over_tls.environment["HOME"])
+    write_context(home, tls_engine.url)
+    place = home / ".docker/contexts/tls" / hashlib.sha256(b"own").hexdigest() / "docker"
+    shutil.copytree(tls_engine.certificates, place)
     assert over_tls.run("-i", IMAGE, "cat", stdin="typed").stdout == "typed"
 
 
