@@ -63,6 +63,17 @@ static void check_gaps(void) {
   CHECK(percent > 98, "flat out, %.1f", percent);
 }
 
+static void check_uneven_gaps(void) {
+  begin(50);
+  double percent = 0;
+  for (int i = 0; i < 20; i++) {
+    gpu.percent = i % 2 == 0 ? 50 : 25;
+    percent += run(20, gpu.percent * TICK / 50, true) / 10;
+    percent = i == 9 ? 0 : percent; /* until then it settles */
+  }
+  CHECK(percent > 37 && percent < 39, "half of what was had, from one sample to the next, %.1f", percent);
+}
+
 static void check_rounding(void) {
   begin(19);
   run(60, 2 * MS, true);
@@ -105,6 +116,7 @@ static void check_silence(void) {
 int main(int count, char **names) {
   cases_begin(count, names);
   CASE("gaps") check_gaps();
+  CASE("uneven gaps") check_uneven_gaps();
   CASE("rounding") check_rounding();
   CASE("company") check_company();
   CASE("what was before") check_what_was_before();

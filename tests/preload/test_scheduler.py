@@ -391,14 +391,14 @@ def test_slices_follow_limits_processes_and_priorities(sandbox: Sandbox) -> None
 
         low = Quota(None, 60, priority=Priority.LOW)
         first = started("low", low)
-        await_slice(first, 12000)
+        await_slice(first, 24000)
         second = started("low", low)
-        await_slice(first, 6000)
-        await_slice(second, 6000)
+        await_slice(first, 12000)
+        await_slice(second, 12000)
         high = started("high", Quota(None, 30))
         await_slice(first, 1000)  # beside another of its own priority
         await_slice(second, 1000)
-        await_slice(high, 6000)
+        await_slice(high, 12000)
         second.kill()
         await_slice(first, 100)
         peer = started("peer", low)
@@ -406,10 +406,11 @@ def test_slices_follow_limits_processes_and_priorities(sandbox: Sandbox) -> None
         await_slice(peer, 1000)
         peer.kill()
         high.kill()
-        await_slice(first, 12000)
+        await_slice(first, 24000)
 
 
 MANY = 24
+LONGEST_PERIOD_S = 0.64  # what accrues in a period may be had from its beginning on
 
 
 @pytest.mark.slow
@@ -448,4 +449,4 @@ def test_many_processes_have_no_more_than_their_limits(sandbox: Sandbox, contain
     if containers == 1:
         spans = [max(end for _, end in times) - min(began for began, _ in times)]
     work_s = MANY // containers * 40 * 5e-3 - 20e-3  # which accrue beforehand
-    assert min(spans) > 0.95 * work_s / (percent / 100)
+    assert min(spans) + LONGEST_PERIOD_S > work_s / (percent / 100)

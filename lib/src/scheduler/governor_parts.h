@@ -5,6 +5,7 @@
 #include "compute/meter_parts.h"
 #include "scheduler/governor.h"
 #include "scheduler/records.h"
+#include "tenants/tenants.h"
 
 /* Work begins again at its multiples by the host's clock, in all processes at once. */
 #define GOVERNOR_PERIOD_NS 40000000LL
@@ -23,6 +24,7 @@ struct governor {
   struct records records;
   struct samples samples;
   uint32_t switched, sliced; /* the objects' generation when that was done last */
+  struct tenants_view others;
   uint64_t slice_us;
   int64_t sliced_ns;
   bool is_off, is_at_work;
@@ -30,7 +32,8 @@ struct governor {
   int broken;
   int64_t off_ns, noted_off_ns;       /* since when it is off; and until when that has been booked */
   int64_t settled_ns;                 /* when that was done last */
-  int64_t ahead_ns;                   /* what the records had after that */
+  int64_t had_gpu_ns;                 /* when a record last had us there */
+  int64_t on_ns, worked_ns;           /* what has not been charged of what the records had, and of the time with work */
   int64_t records_at_ns;              /* when to ask again for records that could not be had */
   int64_t paced_at_ns, paced_open_ns; /* when the buckets had tokens again, as it was then */
   int64_t ask_at_ns, ask_after_ns;    /* whether anything is left of it */
@@ -50,7 +53,7 @@ void governor_settle_and_compare(struct governor *governor);
 /* When the last period began. */
 int64_t governor_period_began_ns(const struct governor *governor, int64_t now_ns);
 
-/* Has each group have the GPU for as long as falls to it while others want it, too. */
+/* Looks who else is at work on the GPU, and has each group have it for as long as falls to it beside them. */
 void governor_set_slices(struct governor *governor, int64_t now_ns);
 
 /* Takes the channels off the GPU, or puts them back. */

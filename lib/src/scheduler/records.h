@@ -21,6 +21,8 @@ struct records {
   bool are_lost;        /* the driver has freed them */
   bool ran_while_off;   /* though it was to be off */
   bool has_come;        /* any, of ours or of others, at the last reading */
+  bool is_complete;     /* the last reading was of all until then */
+  int64_t came_at_ns;   /* by the host's clock: when some did that others had asked for */
   bool was_driven_away; /* one of our contexts has left the GPU; it is the reader's to say why */
 };
 

@@ -67,8 +67,8 @@ static void compare(struct samples *samples, const struct gpu_sample *sample) {
       find(samples, samples->seen_ns, &begin) && find(samples, sample->ended_ns, &end) && length_ns <= 2 * SAMPLE_NS;
   double busy_ns = (double)length_ns * (sample->percent + 0.5) / 100;
   double had_ns = is_known ? (double)(end.had_ns - begin.had_ns) : 0, idle_ns = had_ns - busy_ns;
-  samples->credit_ns = idle_ns > LEAST_IDLE * had_ns ? (int64_t)idle_ns : 0;
-  samples->part = samples->credit_ns > 0 ? idle_ns / had_ns : 0;
+  samples->credit_ns = idle_ns > LEAST_IDLE * had_ns ? samples->credit_ns + (int64_t)idle_ns : 0;
+  samples->part = had_ns > 0 ? (double)min(samples->credit_ns, (int64_t)had_ns) / had_ns : 0;
 }
 
 void samples_look(struct samples *samples, bool is_alone) {

@@ -33,12 +33,12 @@ struct samples {
   int64_t seen_ns;    /* when the last sample ended */
   int64_t company_ns; /* when others were there last, or may have been */
   int64_t asked_ns;
-  int64_t credit_ns; /* what was had in the last sample while the GPU did nothing, and has not been given back */
-  double part;       /* of what was had then */
+  int64_t credit_ns; /* what was had while the GPU did nothing, and has not been given back */
+  double part;       /* of what was had in the last sample */
 };
 
-/* Notes that so much was had of the GPU until now, and returns what is to be charged: as much less as in the last
- * sample, while there is credit from it. So nobody ever has more than the GPU was at work for him. */
+/* Notes that so much was had of the GPU until now, and returns what is to be charged: less, while there is credit, by
+ * so much that it lasts until the next sample. So nobody ever has more than the GPU was at work for him. */
 int64_t samples_charge(struct samples *samples, int64_t at_ns, int64_t had_ns);
 
 /* Takes some of the credit, and no more than that, for what was charged before there was any. */

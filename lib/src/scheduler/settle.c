@@ -4,11 +4,17 @@
 #include "compute/outstanding.h"
 
 #define ASK_AFTER_NS 4000000LL /* work that nobody has waited for since; then less and less often */
+#define AWAY_NS 1000000000LL   /* from the GPU, though nothing holds the work: perhaps there is none any more */
+
+/* Nobody stays on the GPU to do nothing there. The driver calls channels idle, too, whose turn has not come. */
+static bool is_beside_others(const struct records *records) {
+  return records->header != NULL && (records->was_driven_away || !records->is_on);
+}
 
 /* Nobody has waited for some work since the last look: is anything left of it? The driver says "no" only where there
  * was nothing for a while. */
 static void ask(struct governor *governor, int64_t now_ns, bool had_work_all_the_time) {
-  bool is_told = governor->records.was_driven_away; /* beside others nobody stays on the GPU to do nothing */
+  bool is_told = now_ns - governor->had_gpu_ns < AWAY_NS && is_beside_others(&governor->records);
   if (!had_work_all_the_time)
     governor->ask_after_ns = ASK_AFTER_NS;
   if (!had_work_all_the_time || governor->is_off || is_told) {
@@ -41,13 +47,29 @@ static int64_t owed_ns(struct governor *governor, int64_t now_ns) {
   return late_ns * governor->account.terms.percents[governor->account.slowest] / 100;
 }
 
-/* Returns for how long we were on the GPU, as that has recorded it; without records, for how long we may have been. */
-static int64_t was_on_ns(struct governor *governor, int64_t had_work_ns) {
-  if (governor->records.header == NULL)
-    return had_work_ns;
-  int64_t on_ns = governor->ahead_ns + records_read_ns(&governor->records, &governor->gpu);
+/* Adds for how long we were on the GPU, as that has recorded it; without records, for how long we may have been.
+ * Returns whether that is all until now. */
+static bool add_on(struct governor *governor, int64_t had_work_ns) {
+  if (governor->records.header == NULL) {
+    governor->on_ns = governor->worked_ns;
+    return true;
+  }
+  int64_t on_ns = records_read_ns(&governor->records, &governor->gpu);
+  governor->on_ns += on_ns;
+  if (on_ns > 0 || governor->records.is_on)
+    governor->had_gpu_ns = clock_now_ns();
   governor->unseen_ns = on_ns > 0 || governor->records.has_come ? 0 : governor->unseen_ns + had_work_ns;
-  return on_ns;
+  return governor->records.is_complete;
+}
+
+/* Takes what is to be charged. What is not known yet may be so later, and was in the same time with work. */
+static int64_t take_used_ns(struct governor *governor, int64_t had_work_ns, int64_t now_ns) {
+  governor->worked_ns += had_work_ns;
+  bool is_all = add_on(governor, had_work_ns);
+  int64_t used_ns = min(governor->on_ns, governor->worked_ns);
+  governor->worked_ns = is_all ? 0 : governor->worked_ns - used_ns;
+  governor->on_ns = is_all ? min(governor->on_ns - used_ns, clock_now_ns() - now_ns) : governor->on_ns - used_ns;
+  return used_ns;
 }
 
 /* Charges the time in which we were on the GPU, but no more than that in which we had work: a context that nobody
@@ -57,11 +79,8 @@ static struct account_entry had(struct governor *governor) {
   int64_t now_ns = clock_now_ns(), passed_ns = now_ns - governor->settled_ns;
   int64_t had_work_ns = min(outstanding_take_ns(meter, now_ns), passed_ns);
   struct account_entry entry = {.now_ns = now_ns, .launches = swap(meter->launches, 0)};
-  if (had_work_ns > 0 && !governor->is_off) {
-    int64_t on_ns = was_on_ns(governor, had_work_ns);
-    entry.used_ns = min(on_ns, had_work_ns);
-    governor->ahead_ns = min(on_ns - entry.used_ns, clock_now_ns() - now_ns);
-  }
+  if (had_work_ns > 0 && !governor->is_off)
+    entry.used_ns = take_used_ns(governor, had_work_ns, now_ns);
   entry.used_ns = samples_charge(&governor->samples, wall_clock_ns(), entry.used_ns);
   if (governor->is_off && governor->samples.credit_ns > 0)
     entry.used_ns -= samples_give_back(&governor->samples, owed_ns(governor, now_ns));

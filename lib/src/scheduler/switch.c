@@ -2,29 +2,31 @@
 
 #include "base/clock.h"
 #include "compute/outstanding.h"
-#include "tenants/tenants.h"
 
-#define LONGEST_PERIOD_NS (32 * GOVERNOR_PERIOD_NS)
-#define MOST_OF_CALLS 0.02         /* of the time; a longer period has fewer */
-#define SLICE_AT_ALL_US 20000      /* of the GPU's own time-slicing, for 100 percent */
+#define LONGEST_PERIOD_NS (16 * GOVERNOR_PERIOD_NS)
+#define PERIOD_BESIDE_HIGHER_NS (4 * GOVERNOR_PERIOD_NS) /* requests of high priority wait for switches, too */
+#define MOST_OF_CALLS 0.1          /* of the time, for one call of each process; a longer period has fewer */
 #define SLICE_BESIDE_HIGHER_US 100 /* a request of high priority waits for as long */
 #define SLICE_OF_SEVERAL_US 1000   /* likewise, where several of lower priority drive each other away all the time */
 #define SET_SLICES_NS 500000000LL  /* again: what is set before the driver schedules a group is lost */
 
 /* ---- slices ------------------------------------------------------------------------------------------------------ */
 
+/* Where all of the GPU falls to those who are at work, each has it once in a period. */
 static uint64_t wanted_slice_us(const struct governor *governor, struct tenants_view others) {
   uint32_t percent = governor->account.terms.percents[0];
   if (others.higher_priority)
     return others.peer || others.siblings > 0 ? SLICE_OF_SEVERAL_US : SLICE_BESIDE_HIGHER_US;
   if (percent >= VGPU_NO_SM_LIMIT && !others.peer)
     return GOVERNOR_DEFAULT_SLICE_US;
-  return (uint64_t)max(percent * SLICE_AT_ALL_US / 100, GOVERNOR_LEAST_SLICE_US) / (uint64_t)(others.siblings + 1);
+  return (uint64_t)max(percent * GOVERNOR_PERIOD_NS / 100000, GOVERNOR_LEAST_SLICE_US) /
+         (uint64_t)(others.siblings + 1);
 }
 
 /* Takes no answer for one about switches: a driver may set slices, and refuse to switch. */
 void governor_set_slices(struct governor *governor, int64_t now_ns) {
-  uint64_t slice_us = wanted_slice_us(governor, tenants_refresh(governor->meter->tenants, true));
+  governor->others = tenants_refresh(governor->meter->tenants, true);
+  uint64_t slice_us = wanted_slice_us(governor, governor->others);
   bool is_recent = now_ns - governor->sliced_ns < SET_SLICES_NS && governor->sliced == channels_generation();
   if (slice_us == governor->slice_us && (is_recent || slice_us == GOVERNOR_DEFAULT_SLICE_US))
     return;
@@ -41,15 +43,17 @@ static bool is_answered(struct governor *governor, uint32_t status, int64_t now_
   return status == RM_OK;
 }
 
-/* Notes how long a call took, and fits the period to it: each call takes longer where many processes ask the driver at
- * once, and then all of them switch less often. A host that holds up a single call changes nothing. */
+/* Notes how long a call took, and fits the period to it: the GPU's firmware carries out the calls of all processes one
+ * after the other. A host that holds up a single call changes nothing. */
 static void note_duration(struct governor *governor, int64_t took_ns) {
   governor->calls_ns = min(took_ns, governor->calls_ns + governor->calls_ns / 4);
-  double part = (double)governor->calls_ns / (double)governor->period_ns;
-  if (part > MOST_OF_CALLS)
-    governor->period_ns = min(2 * governor->period_ns, LONGEST_PERIOD_NS);
-  else if (part < MOST_OF_CALLS / 3)
-    governor->period_ns = max(governor->period_ns / 2, GOVERNOR_PERIOD_NS);
+  int64_t least_ns = governor->others.higher_priority ? PERIOD_BESIDE_HIGHER_NS : GOVERNOR_PERIOD_NS;
+  double all_ns = (double)governor->calls_ns * (governor->others.processes + 1);
+  while (all_ns > MOST_OF_CALLS * (double)governor->period_ns && governor->period_ns < LONGEST_PERIOD_NS)
+    governor->period_ns *= 2;
+  while (all_ns < MOST_OF_CALLS / 3 * (double)governor->period_ns && governor->period_ns > least_ns)
+    governor->period_ns /= 2;
+  governor->period_ns = max(governor->period_ns, least_ns);
 }
 
 static void note_off(struct governor *governor, int64_t began_ns, int64_t now_ns) {
@@ -79,8 +83,8 @@ static void note_on(struct governor *governor, uint32_t generation, bool ended_a
  * it. Of a context that was being made the list has not all channels, and the driver puts it back. */
 void governor_turn(struct governor *governor, bool off) {
   bool ended_a_kernel = !off && outstanding_note_on(governor->meter);
-  if (!off)
-    records_read_ns(&governor->records, &governor->gpu); /* nothing ran, and to be taken off is not to be driven away */
+  if (!off) /* nothing ran meanwhile, and to be taken off is not to be driven away */
+    governor->on_ns += records_read_ns(&governor->records, &governor->gpu);
   int64_t began_ns = clock_now_ns();
   uint32_t generation = channels_generation(), status = channels_switch(&governor->gpu, off);
   int64_t now_ns = clock_now_ns();

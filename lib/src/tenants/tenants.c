@@ -91,10 +91,14 @@ static void refresh(struct tenants *tenants, int64_t now_ns) {
   }
   tenants->refreshed_ns = now_ns;
   tenants->others = (struct sums){0};
-  tenants->view = (struct tenants_view){.siblings = presence_count(presence, 0, now_ns)};
-  for (int i = 1; i < presence->count; i++)
-    if (presence_count(presence, i, now_ns) > 0)
+  int siblings = presence_count(presence, 0, now_ns);
+  tenants->view = (struct tenants_view){.siblings = siblings, .processes = siblings};
+  for (int i = 1; i < presence->count; i++) {
+    int processes = presence_count(presence, i, now_ns);
+    tenants->view.processes += processes;
+    if (processes > 0)
       add_to_view(tenants, &presence->tenants[i].terms);
+  }
 }
 
 struct tenants_view tenants_refresh(struct tenants *tenants, bool has_time) {
