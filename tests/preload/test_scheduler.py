@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -359,22 +360,84 @@ def test_where_the_control_device_cannot_be_had_launches_are_held(sandbox: Sandb
 # ---- periods, slices, and many processes
 
 
+def half_of_the_time() -> None:
+    """Work for four seconds at 50."""
+    d = Driver.started()
+    k = d.kernel("spin_100ms")
+    for _ in range(20):
+        d.launch(k)
+    d.synchronize()
+
+
+def waits(sandbox: Sandbox, folder: Path, program: Program, **variables: str) -> int:
+    folder.mkdir()
+    sandbox.python(program, PFLOG=str(folder), **(variables or {"CUDA_DEVICE_SM_LIMIT": "50"}))
+    [profile] = read_profiles(folder)
+    return len(list(profile.waits()))
+
+
 def test_where_calls_take_long_there_are_fewer(sandbox: Sandbox, tmp_path: Path) -> None:
     """A call takes 5 ms: one every 40 ms would be an eighth of the time."""
     configure(sandbox, "channels_off_us: 5000")
-    folder = tmp_path / "profile"
-    folder.mkdir()
+    assert 5 < waits(sandbox, tmp_path / "profile", half_of_the_time) < 50, "in 4 s, and not a hundred of them"
+
+
+def test_where_many_are_at_work_each_makes_fewer_calls(sandbox: Sandbox, tmp_path: Path) -> None:
+    def program() -> None:
+        """Others of the container say that they are at work."""
+
+        def say() -> None:
+            links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+            while True:
+                for link in links:
+                    with suppress(OSError), open(os.readlink(link), "r+b", buffering=0) as file:
+                        if "presence" in file.name:
+                            os.pwrite(file.fileno(), struct.pack("<q", time.monotonic_ns()) * 20, 8 * 100)
+                time.sleep(0.2)
+
+        d = Driver.started()
+        d.launch(d.kernel("spin_2us"))
+        d.synchronize()
+        threading.Thread(target=say, daemon=True).start()
+        time.sleep(0.1)
+        half_of_the_time()
+
+    assert 5 < waits(sandbox, tmp_path / "profile", program) < 60, "in 4 s, and not a hundred of them"
+
+
+def test_beside_higher_priority_there_are_fewer_calls(sandbox: Sandbox, tmp_path: Path) -> None:
+    """A request of high priority waits for each switch that it meets."""
+    limits = sandbox.folder / "limits of low"
+    limits.write_bytes(limits_file.limits_bytes([(sandbox.uuid, Quota(None, 50, priority=Priority.LOW))]))
+    low = {"VGPURUN_LIMITS_FILE": str(limits), "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(sandbox.folder / "low")}
+    with running(sandbox, telling_its_slice, Quota(None, 30)) as (high, _):
+        began_s = time.monotonic()
+        count = waits(sandbox, tmp_path / "profile", half_of_the_time, **low)
+        high.kill()
+    assert 5 < count < (time.monotonic() - began_s) / 0.1, "one in 160 ms"
+
+
+def test_who_waits_for_nothing_beside_others_is_found_idle(sandbox: Sandbox) -> None:
+    """Two processes of a container share its slice as long as both are at work."""
 
     def program() -> None:
         d = Driver.started()
-        k = d.kernel("spin_100ms")
-        for _ in range(20):
+        k = d.kernel("spin_50ms")
+        print("ready", flush=True)
+        for _ in range(10):
             d.launch(k)
-        d.synchronize()
+        time.sleep(60)
 
-    sandbox.python(program, PFLOG=str(folder), CUDA_DEVICE_SM_LIMIT="50")
-    [profile] = read_profiles(folder)
-    assert 5 < len(list(profile.waits())) < 50, "in 4 s, and not a hundred of them"
+    variables = {"CUDA_DEVICE_SM_LIMIT": "60", "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(sandbox.folder / "usage")}
+    with (
+        sandbox.start_python(telling_its_slice, **variables) as telling,
+        sandbox.start_python(program, **variables) as waiting,
+    ):
+        assert line(telling) == line(waiting) == "ready"
+        await_slice(telling, 12000)
+        await_slice(telling, 24000)
+        telling.kill()
+        waiting.kill()
 
 
 def test_slices_follow_limits_processes_and_priorities(sandbox: Sandbox) -> None:

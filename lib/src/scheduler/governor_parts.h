@@ -44,10 +44,10 @@ struct governor {
   _Atomic int32_t is_asked; /* for a round: the process ends */
 };
 
-/* Charges what the GPU has done for us since the last time. */
+/* Charges all that the GPU has done for us since the last time. */
 void governor_settle(struct governor *governor);
 
-/* Likewise, where nothing has taken us off the GPU but others. */
+/* Likewise as far as it is known, where nothing has taken us off the GPU but others. */
 void governor_settle_and_compare(struct governor *governor);
 
 /* When the last period began. */

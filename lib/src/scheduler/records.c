@@ -142,22 +142,23 @@ static void flush(struct records *records) {
   records->is_complete = !records->are_lost;
 }
 
-int64_t records_read_ns(struct records *records, const struct channels *gpu) {
+int64_t records_read_ns(struct records *records, const struct channels *gpu, bool all) {
   int64_t host_ns = clock_now_ns(), now_ns = 0, on_ns = 0;
   if (records->header == NULL)
     return 0;
   ask_numbers(records, gpu);
+  bool is_fresh = records->header->put != records->next || host_ns - records->came_at_ns < FRESH_NS;
   records->is_complete = false;
-  if (records->header->put == records->next && host_ns - records->came_at_ns >= FRESH_NS)
+  if (all || !is_fresh)
     flush(records);
   if (records->are_lost) /* and their memory may be, too */
     return 0;
   uint32_t put = records->header->put;
   records->has_come = records->next != put;
-  if (records->has_come)
-    records->came_at_ns = host_ns;
   if (records->is_complete)
     channels_gpu_time(gpu, &now_ns);
+  else if (records->has_come)
+    records->came_at_ns = host_ns;
   for (uint32_t left = RECORDS; records->next != put && records->next < RECORDS && left > 0; left--) {
     struct record record;
     memcpy(&record, (const void *)(records->ring + (size_t)records->next * RECORD_BYTES), sizeof record);

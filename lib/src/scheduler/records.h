@@ -39,5 +39,5 @@ void records_note_on(struct records *records);
 
 /* Returns for how long one of our contexts has been on the GPU since the last call, in nanoseconds: what the GPU has
  * recorded by now; nothing where there are no records. While the channels are off that is time in which it does
- * nothing. */
-int64_t records_read_ns(struct records *records, const struct channels *gpu);
+ * nothing. Unless all of it is asked for, records that other processes have asked for lately are enough. */
+int64_t records_read_ns(struct records *records, const struct channels *gpu, bool all);

@@ -6,7 +6,7 @@
 #define ASK_AFTER_NS 4000000LL /* work that nobody has waited for since; then less and less often */
 #define AWAY_NS 1000000000LL   /* from the GPU, though nothing holds the work: perhaps there is none any more */
 
-/* Nobody stays on the GPU to do nothing there. The driver calls channels idle, too, whose turn has not come. */
+/* Nobody stays on the GPU to do nothing there: who is not on it waits for others. */
 static bool is_beside_others(const struct records *records) {
   return records->header != NULL && (records->was_driven_away || !records->is_on);
 }
@@ -49,12 +49,12 @@ static int64_t owed_ns(struct governor *governor, int64_t now_ns) {
 
 /* Adds for how long we were on the GPU, as that has recorded it; without records, for how long we may have been.
  * Returns whether that is all until now. */
-static bool add_on(struct governor *governor, int64_t had_work_ns) {
+static bool add_on(struct governor *governor, int64_t had_work_ns, bool all) {
   if (governor->records.header == NULL) {
     governor->on_ns = governor->worked_ns;
     return true;
   }
-  int64_t on_ns = records_read_ns(&governor->records, &governor->gpu);
+  int64_t on_ns = records_read_ns(&governor->records, &governor->gpu, all);
   governor->on_ns += on_ns;
   if (on_ns > 0 || governor->records.is_on)
     governor->had_gpu_ns = clock_now_ns();
@@ -63,9 +63,9 @@ static bool add_on(struct governor *governor, int64_t had_work_ns) {
 }
 
 /* Takes what is to be charged. What is not known yet may be so later, and was in the same time with work. */
-static int64_t take_used_ns(struct governor *governor, int64_t had_work_ns, int64_t now_ns) {
+static int64_t take_used_ns(struct governor *governor, int64_t had_work_ns, int64_t now_ns, bool all) {
   governor->worked_ns += had_work_ns;
-  bool is_all = add_on(governor, had_work_ns);
+  bool is_all = add_on(governor, had_work_ns, all);
   int64_t used_ns = min(governor->on_ns, governor->worked_ns);
   governor->worked_ns = is_all ? 0 : governor->worked_ns - used_ns;
   governor->on_ns = is_all ? min(governor->on_ns - used_ns, clock_now_ns() - now_ns) : governor->on_ns - used_ns;
@@ -74,13 +74,13 @@ static int64_t take_used_ns(struct governor *governor, int64_t had_work_ns, int6
 
 /* Charges the time in which we were on the GPU, but no more than that in which we had work: a context that nobody
  * drives away stays there with nothing to do. */
-static struct account_entry had(struct governor *governor) {
+static struct account_entry had(struct governor *governor, bool all) {
   struct meter *meter = governor->meter;
   int64_t now_ns = clock_now_ns(), passed_ns = now_ns - governor->settled_ns;
   int64_t had_work_ns = min(outstanding_take_ns(meter, now_ns), passed_ns);
   struct account_entry entry = {.now_ns = now_ns, .launches = swap(meter->launches, 0)};
   if (had_work_ns > 0 && !governor->is_off)
-    entry.used_ns = take_used_ns(governor, had_work_ns, now_ns);
+    entry.used_ns = take_used_ns(governor, had_work_ns, now_ns, all);
   entry.used_ns = samples_charge(&governor->samples, wall_clock_ns(), entry.used_ns);
   if (governor->is_off && governor->samples.credit_ns > 0)
     entry.used_ns -= samples_give_back(&governor->samples, owed_ns(governor, now_ns));
@@ -93,14 +93,19 @@ static struct account_entry had(struct governor *governor) {
   return entry;
 }
 
-void governor_settle(struct governor *governor) {
-  struct account_entry entry = had(governor);
+static void settle(struct governor *governor, bool all) {
+  struct account_entry entry = had(governor, all);
   account_enter(&governor->account, &entry);
+}
+
+void governor_settle(struct governor *governor) {
+  settle(governor, true);
 }
 
 /* Likewise, where nothing has taken us off the GPU but others. */
 void governor_settle_and_compare(struct governor *governor) {
-  governor_settle(governor);
-  samples_look(&governor->samples, !governor->records.was_driven_away);
+  settle(governor, false);
+  bool is_all = governor->records.header == NULL || governor->records.is_complete; /* or somebody else asks, too */
+  samples_look(&governor->samples, is_all && !governor->records.was_driven_away);
   governor->records.was_driven_away = false;
 }
