@@ -32,7 +32,10 @@ class Newcomers:
 
     def are_expected(self, known: Container[int]) -> bool:
         """Whether one is about to hold memory of a GPU that is not known to."""
-        now_s, last = self._clock(), self._last_number()
+        last = self._last_number()
+        if last == self._last and not (self._young or self._opened):
+            return False  # mostly
+        now_s = self._clock()
         if last != self._last:
             self._young |= {pid: now_s for pid in self._new(last) if _is_held_apart(pid)}
             self._last = last

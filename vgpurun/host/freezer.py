@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vgpurun.errors import CgroupError
-from vgpurun.util.kernel_text import read_lines
+from vgpurun.util.kernel_text import read_lines, read_text
 from vgpurun.util.process_identity import ProcessIdentity
 
 CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
@@ -130,7 +130,7 @@ class Cgroup:
 
     def _read(self, name: str) -> str:
         try:
-            return (self.folder / name).read_text().strip()
+            return read_text(f"{self.folder}/{name}").strip()
         except OSError as error:
             raise CgroupError(f"{self.folder / name} cannot be read: {error.strerror}") from None
 

@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Stopped:
     run: str = ""
     slices: str = ""
 
-    @property
+    @cached_property
     def cgroup(self) -> Cgroup:
         """Its cgroup."""
         return Cgroup(Path(self.folder), self.is_unified)

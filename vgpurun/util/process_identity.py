@@ -44,8 +44,8 @@ class Stat:
 
 def read_stat(pid: int, task: int | None = None) -> Stat:
     """Return what the kernel says of a process, or of one of its threads. Raises OSError, and ValueError."""
-    process = _PROC / str(pid)
-    words = read_text((process if task is None else process / "task" / str(task)) / "stat").rpartition(")")[2].split()
+    process = f"{_PROC}/{pid}" if task is None else f"{_PROC}/{pid}/task/{task}"
+    words = read_text(f"{process}/stat").rpartition(")")[2].split()
     if len(words) < 20:
         raise ValueError(pid)
     return Stat(words[0], int(words[1]), int(words[6]), int(words[17]), int(words[19]))
