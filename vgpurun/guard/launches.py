@@ -20,6 +20,7 @@ from vgpurun.guard.programs import Programs
 from vgpurun.guard.questions import Questions
 from vgpurun.guard.snapshot import Contained, Program
 from vgpurun.host import freezer
+from vgpurun.host.folder_watch import NOT_WATCHED, FolderWatch
 from vgpurun.host.freezer import run_of
 from vgpurun.inventory.reservations import limits_now
 from vgpurun.limits.model import quotas_from_json
@@ -44,7 +45,7 @@ from vgpurun.util.users import name_of
 
 GATHERED = "/vgpurun-"  # begins the name of a cgroup of ours
 _LEFT = f"{GATHERED[1:]}local-"
-_LIMITS_EVERY_S = 1.0  # they may be changed
+_LIMITS_EVERY_S = 1.0  # those of launches of whose limits the kernel does not tell
 _PASSES = 8  # over the processes of a launch, which may start others meanwhile
 
 Quotas = Mapping[str, Quota]
@@ -70,7 +71,9 @@ class Launches:
         self._gathered: dict[Path, Contained] = {}
         self._whose: Questions[tuple[int, int], tuple[Path | None, ...]] = Questions(note, "launch of")
         self._launches: Questions[Path, Launch | None] = Questions(note, "launch in")
-        self._quotas: Questions[Path, Quotas] = Questions(note, "limits in")
+        self._quotas: Questions[Path, tuple[int, Quotas]] = Questions(note, "limits in")
+        self._changes = FolderWatch()
+        self._watches: dict[Path, int] = {}  # of the limits, by launch; none before they are read, and where that fails
         freezer.remove_empty(_LEFT)  # by a guard that ended before its launches
 
     def read(self, programs: Programs) -> dict[str, Contained]:
@@ -81,17 +84,20 @@ class Launches:
         alive = {(pid, each.started_ticks) for pid, each in outside.items()}
         self._folders = {key: folder for key, folder in self._folders.items() if key in alive}
         self._whose.keep(alive)
-        self._gather_new({folder: [outside[pid] for pid, of in launched.items() if of == folder]
-                          for folder in {*launched.values()}})  # fmt: skip
-        self._drop_ended({*launched.values()})
+        of_launch: dict[Path, list[Program]] = {}
         for pid, folder in launched.items():
-            if folder in self._gathered:
-                programs.by_pid[pid] = programs.by_pid[pid]._replace(container=self._gathered[folder].id)
+            of_launch.setdefault(folder, []).append(outside[pid])
+        self._gather_new(of_launch)
+        self._drop_ended(of_launch.keys())
+        for pid, folder in launched.items():
+            if folder in self._gathered and outside[pid].container != self._gathered[folder].id:
+                programs.by_pid[pid] = outside[pid]._replace(container=self._gathered[folder].id)
         self._follow_limits()
         return {each.id: each for each in self._gathered.values()}
 
     def close(self) -> None:
         """Remove what is empty by now; the rest is removed by the next guard, or goes on being held by it."""
+        self._changes.close()
         for each in self._gathered.values():
             with suppress(OSError):
                 each.cgroup.folder.rmdir()
@@ -125,14 +131,22 @@ class Launches:
                     self._gathered[folder] = _gather(folder, launch, own)
 
     def _follow_limits(self) -> None:
-        if self._clock() < self._read_s + _LIMITS_EVERY_S:
+        changed = self._changes.changed()
+        self._watches = {folder: watch for folder, watch in self._watches.items() if watch not in changed}
+        unknown = self._gathered.keys() - self._watches.keys()
+        if not (unknown and (changed or self._clock() >= self._read_s + _LIMITS_EVERY_S)):
             return
         self._read_s = self._clock()
         self._quotas.keep(self._gathered.keys())
-        for folder, each in self._gathered.items():
+        for folder in unknown:
+            each = self._gathered[folder]
             trouble = f"{each.name} keeps the limits that it had: those in {printable(str(each.folder))} do not answer"
-            quotas = self._quotas.ask(folder, partial(_limits, each), each.quotas, trouble)
-            self._gathered[folder] = each._replace(quotas=quotas)
+            question = partial(_watched_limits, self._changes, each)
+            watch, quotas = self._quotas.ask(folder, question, (NOT_WATCHED, each.quotas), trouble)
+            if watch != NOT_WATCHED:
+                self._watches[folder] = watch
+            if quotas != each.quotas:
+                self._gathered[folder] = each._replace(quotas=quotas)
 
     def _drop_ended(self, at_work: Set[Path]) -> None:
         for folder, each in list(self._gathered.items()):
@@ -140,10 +154,12 @@ class Launches:
                 with suppress(OSError):
                     each.cgroup.folder.rmdir()
                 del self._gathered[folder]
+                self._watches.pop(folder, None)
 
 
-def _limits(launch: Contained) -> Quotas:
-    return dict(limits_now(launch.folder, tuple(launch.quotas.items())))
+def _watched_limits(changes: FolderWatch, launch: Contained) -> tuple[int, Quotas]:
+    watch = changes.add(launch.folder / "etc")  # before they are read
+    return watch, dict(limits_now(launch.folder, tuple(launch.quotas.items())))
 
 
 def _found(program: Program) -> Path | None:

@@ -48,7 +48,7 @@ class GuardReader:
         if held is None:
             return None
         pids = {pid for by_pid in held.values() for pid in by_pid}
-        self._counting.begin_look(pids)
+        self._counting.begin_look(pids, now_s)
         self._programs.keep(pids)
         self._list_containers(now_s)
         launches = self._launches.read(self._programs)
@@ -79,7 +79,7 @@ class GuardReader:
 
     def close(self) -> None:
         """Let go of all that it has open."""
-        for each in (self._holdings, self._programs, self._containers, self._launches):
+        for each in (self._holdings, self._programs, self._containers, self._launches, self._counting):
             each.close()
 
     def _list_containers(self, now_s: float) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Set
 from pathlib import Path
 
 _MODIFY, _ATTRIB, _MOVED, _CREATE, _DELETE, _SELF_GONE, _OVERFLOW = 0x2, 0x4, 0xC0, 0x100, 0x200, 0xC00, 0x4000
+_IGNORED, _ONCE = 0x8000, 0x80000000  # it is watched no more; only its first change is told of
 _CHANGES = _MODIFY | _ATTRIB | _MOVED | _CREATE | _DELETE | _SELF_GONE
 _EVENT = struct.Struct("iIII")  # struct inotify_event, before the name: watch, what, cookie, length of the name
 NOT_WATCHED = -1
@@ -26,12 +27,13 @@ class FolderWatch:
         self._file: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         self._watches: set[int] = set()
 
-    def add(self, folder: Path | str) -> int:
+    def add(self, folder: Path | str, is_once: bool = False) -> int:
         """Return the number by which changed() calls it, NOT_WATCHED where the kernel has no watch left or no folder.
 
-        One that is watched already keeps its number.
+        One that is watched already keeps its number. `is_once`: until its first change, for one that changes often.
         """
-        watch: int = self._libc.inotify_add_watch(self._file, os.fsencode(folder), _CHANGES)
+        what = _CHANGES | _ONCE if is_once else _CHANGES
+        watch: int = self._libc.inotify_add_watch(self._file, os.fsencode(folder), ctypes.c_uint32(what))
         if watch != NOT_WATCHED:
             self._watches.add(watch)
         return watch
@@ -43,6 +45,8 @@ class FolderWatch:
         while at < len(events):
             watch, what, _, length = _EVENT.unpack_from(events, at)
             found |= self._watches if what & _OVERFLOW else {watch}
+            if what & _IGNORED:
+                self._watches.discard(watch)
             at += _EVENT.size + length
         return found
 

@@ -24,14 +24,16 @@ from vgpurun.engine.client import VgpurunContainer
 from vgpurun.engine.containers import ContainerEngine
 from vgpurun.engine.labels import Record
 from vgpurun.errors import ContainerError, EngineError, GpuError
+from vgpurun.guard import counting
 from vgpurun.guard.containers import Containers
 from vgpurun.guard.counting import Counting
 from vgpurun.guard.hands import let_dying_go
 from vgpurun.guard.listing import Listing
 from vgpurun.guard.membership import Membership
+from vgpurun.guard.processes import namespace_of
 from vgpurun.guard.programs import Programs
 from vgpurun.guard.reader import GuardReader
-from vgpurun.guard.snapshot import Program
+from vgpurun.guard.snapshot import Contained, Program
 from vgpurun.host import gpus
 from vgpurun.host.freezer import Cgroup
 from vgpurun.host.gpus import Gpu, Survey
@@ -376,18 +378,56 @@ def test_limits_of_a_part_and_of_what_is_around_it(tmp_path: Path, make_cgroup: 
         programs.close()
 
 
+def test_a_usage_file_that_counts_nobody_is_read_again_when_it_has_changed(
+    tmp_path: Path, make_cgroup: Callable[[str], Cgroup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is counted may become a program past the library without a write to the file: it is asked about."""
+    slots = set[tuple[int, int]]()
+    reads: list[Path] = []
+
+    def read(file: Path) -> frozenset[tuple[int, int]]:
+        reads.append(file)
+        return frozenset(slots)
+
+    monkeypatch.setattr(counting, "read_counted", read)
+    (tmp_path / "run").mkdir()
+    usage = tmp_path / "run" / "usage"
+    cgroup = make_cgroup(ID)
+    with running(cgroup) as first, running(cgroup) as second:
+        programs = Programs(Membership(listing(**{ID: first})))
+        programs.keep({first})
+        contained = Contained(ID, "train", "ann", tmp_path, cgroup, "1", {})
+        counts = Counting(programs, lambda *_: None)
+
+        def counted(now_s: float) -> frozenset[int] | None:
+            counts.begin_look(programs.by_pid.keys(), now_s)
+            return counts.counted_by(contained)
+
+        assert [counted(now_s) for now_s in (1, 2, 10)] == [frozenset()] * 3 and len(reads) == 1
+        assert counted(11) == frozenset() and len(reads) == 2, "a write through a mapping may have been missed"
+        programs.keep({first, second})
+        assert counted(12) == frozenset() and len(reads) == 3, "another process may be counted already"
+        slots.add((namespace_of(first), pid_inside(first)))
+        usage.write_bytes(b"1")
+        assert [counted(now_s) for now_s in (13, 14)] == [{first}] * 2 and len(reads) == 5
+        slots.clear()
+        assert counted(15) == frozenset()
+        counts.close()
+        programs.close()
+
+
 def look_at_a_server_that_is_gone() -> None:
     place = sys.argv[1]
     file = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={file},rootmode=40000,user_id=0,group_id=0".encode()
     assert ctypes.CDLL(None).mount(b"gone", place.encode(), b"fuse", 0, options) == 0
-    counting = Counting(Programs(Membership(Listing(print))), lambda *words: print(*words, flush=True))
+    counts = Counting(Programs(Membership(Listing(print))), lambda *words: print(*words, flush=True))
     for name in (f"{place}/usage", f"{place}/usage", f"{place}/usage", "/none"):
         with subprocess.Popen(["sleep", "600"], env={abi.ENV_USAGE_FILE: name}) as program:
             while not Path(f"/proc/{program.pid}/environ").read_bytes():  # the program is not executed yet
                 time.sleep(0.01)
             began_s = time.monotonic()
-            print(counting.is_counted_elsewhere(program.pid), time.monotonic() - began_s < 20, flush=True)
+            print(counts.is_counted_elsewhere(program.pid), time.monotonic() - began_s < 20, flush=True)
             program.kill()
     os._exit(0)
 

@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -22,7 +23,12 @@ from vgpurun.guard.programs import Programs
 from vgpurun.guard.snapshot import Contained, Program
 from vgpurun.host import freezer
 from vgpurun.host.freezer import Cgroup
+from vgpurun.inventory.reservations import limits_now
+from vgpurun.limits.limits_file import limits_bytes
+from vgpurun.limits.quota import Quota
 from vgpurun.util.process_identity import ProcessIdentity, identify, read_stat
+
+Quotas: TypeAlias = Sequence[tuple[str, Quota]]
 
 
 class Gathering(Cgroup):
@@ -78,6 +84,43 @@ def test_by_its_lock(launch: Path) -> None:
 
 
 @pytest.mark.usefixtures("launch")
+def test_its_limits_are_read_when_they_have_changed(launch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a slice that it has joined: that is the folder with its limits."""
+    reads: list[Path] = []
+
+    def read(folder: Path, at_launch: Quotas = ()) -> Quotas:
+        reads.append(folder)
+        return limits_now(folder, at_launch)
+
+    monkeypatch.setattr(launches, "limits_now", read)
+    now_s = 100.0
+    share = launch.parent / "slice"
+    (share / "etc").mkdir(parents=True)
+    (share / "etc" / "limits").write_bytes(limits_bytes([("GPU-0", Quota(1 << 30))]))
+    write_owner(launch, os.getpid(), share)
+    programs = Programs(Membership(Listing(print)))
+    looking = launches.Launches(lambda: now_s, lambda *_: None)
+
+    def limit_bytes() -> int | None:
+        programs.by_pid = {os.getpid(): program_of(os.getpid())}
+        (found,) = looking.read(programs).values()
+        return found.quotas["GPU-0"].memory_bytes
+
+    while (share not in reads) or limit_bytes() is None:
+        limit_bytes()
+    now_s += 5
+    assert limit_bytes() == 1 << 30
+    reads.clear()
+    for _ in range(3):
+        now_s += 5
+        assert limit_bytes() == 1 << 30
+    assert not reads
+    with (share / "etc" / "limits").open("r+b") as file:
+        file.write(limits_bytes([("GPU-0", Quota(2 << 30))]))
+    assert limit_bytes() == 2 << 30 and reads == [share]
+    looking.close()
+
+
 def test_other_files_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file on a server that does not answer would hold up the guard."""
     looked_at, look = [], Path.stat

@@ -44,6 +44,17 @@ def test_each_way_of_changing_a_file_is_told_once(tmp_path: Path) -> None:
     watch.close()
 
 
+def test_one_that_changes_often_is_told_of_once(tmp_path: Path) -> None:
+    watch = FolderWatch()
+    for _ in range(2):
+        number = watch.add(tmp_path, is_once=True)
+        (tmp_path / "usage").write_bytes(b"1")
+        assert watch.changed() == {number}
+        (tmp_path / "usage").write_bytes(b"22")
+        assert watch.changed() == set()
+    watch.close()
+
+
 @pytest.mark.slow
 def test_all_have_changed_where_too_much_has_happened(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in "ab"]
