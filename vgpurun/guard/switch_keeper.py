@@ -44,6 +44,7 @@ class Keeper:
         self._driver = driver
         self._off: set[ProcessIdentity] = set()
         self._kept: set[ProcessIdentity] = set()  # those that a keeper before this one may have taken off
+        self._taken: dict[ProcessIdentity, int] = {}  # those that are off for certain, and how many channels of each
         self._sliced: set[ProcessIdentity] = set()  # those that may have another time slice than the driver's own
         self._channels: dict[ProcessIdentity, ProcessChannels] = {}
         self._looked_s: dict[ProcessIdentity, float] = {}
@@ -77,6 +78,9 @@ class Keeper:
 
     def _switch(self, process: ProcessIdentity, off: bool) -> int:
         is_due = time.monotonic() >= self._looked_s.get(process, 0.0) + _LOOK_EVERY_S
+        if off and process in self._taken and not is_due:
+            return self._taken[process]  # nothing has been looked for since
+        self._taken.pop(process, None)
         if (off and is_due) or process in self._kept:
             self._look(process)
         # A process of which nothing was found is on, unless a keeper before this one had found something.
@@ -85,18 +89,23 @@ class Keeper:
             channels.switch(False)  # the driver counts, and it has to be off once
         count = channels.switch(off)
         self._kept.discard(process)
-        if not off:
+        if off:
+            self._taken[process] = count
+        else:
             self._off.discard(process)
         return count
 
     def _channels_of(self, process: ProcessIdentity) -> ProcessChannels:
-        return self._channels.setdefault(process, ProcessChannels(process, self._driver))
+        if process not in self._channels:
+            self._channels[process] = ProcessChannels(process, self._driver)
+        return self._channels[process]
 
     def _look(self, process: ProcessIdentity) -> None:
         """Look for what it has made since the last time. Raises ChannelError.
 
         Where nothing is found it is looked for less and less often: a process's memory may be large.
         """
+        self._taken.pop(process, None)
         hidden = self._hidden.get(process)
         if hidden and time.monotonic() < hidden.again_at_s:
             raise ChannelError(hidden.trouble)
@@ -131,6 +140,7 @@ class Keeper:
             each.discard(process)
         if process in self._channels:
             self._channels.pop(process).close()
+        self._taken.pop(process, None)
         self._looked_s.pop(process, None)
         self._looked_well_s.pop(process, None)
         self._hidden.pop(process, None)

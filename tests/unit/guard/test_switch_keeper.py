@@ -10,7 +10,7 @@ import pytest
 
 from vgpurun.errors import ChannelError
 from vgpurun.guard import switch_keeper
-from vgpurun.guard.switch_keeper import KEEP, OFF, ON, Keeper
+from vgpurun.guard.switch_keeper import KEEP, OFF, ON, SLICE, Keeper
 from vgpurun.guard.switches import Switches
 from vgpurun.util.process_identity import ProcessIdentity, identify
 
@@ -33,6 +33,9 @@ class Channels:
 
     def are_its_own(self) -> bool:
         return True
+
+    def set_slice(self, _: int) -> int:
+        return 1
 
     def switch(self, off: bool) -> int:
         if self.pid in self.troubles:
@@ -71,6 +74,26 @@ def test_one_that_a_killed_keeper_had_off_is_off_once(keeper: Keeper) -> None:
     for verb in (KEEP, OFF, ON):
         keeper.answer(line(verb, pid))
     assert [off for _, off in Channels.switched] == [False, True, False]
+
+
+def test_one_that_is_off_is_taken_off_again_only_with_what_may_be_new(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard asks at each look. To take it off once more it has to be put on for a moment."""
+    pid, now_s = os.getpid(), 100.0
+    monkeypatch.setattr(switch_keeper.time, "monotonic", lambda: now_s)
+    for _ in range(3):
+        assert keeper.answer(line(OFF, pid)) == "1"
+    assert (Channels.found, Channels.switched) == ([pid], [(pid, True)])
+    now_s += 1  # what it has made since has to be off, too
+    keeper.answer(line(OFF, pid))
+    assert (Channels.found, Channels.switched) == ([pid] * 2, [(pid, True)] * 2)
+    keeper.answer(f"{line(SLICE, pid)} 1000")  # finds what is new, and takes none of it off
+    keeper.answer(line(OFF, pid))
+    assert Channels.switched == [(pid, True)] * 3
+    for verb in (ON, OFF):
+        keeper.answer(line(verb, pid))
+    assert Channels.switched == [*[(pid, True)] * 3, (pid, False), (pid, True)]
 
 
 def test_one_that_may_be_off_is_looked_for_less_and_less_often(keeper: Keeper) -> None:
