@@ -7,7 +7,7 @@ freeze still run, and are made up for in the same way.
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
@@ -74,6 +74,7 @@ class Held:
         self.changes: list[tuple[float, bool]] = [(now_s - WINDOW_S, True)]
         self.period_began_s = self.due_s = now_s
         self.on_s = 0.0
+        self.period_s = brake.period_s
 
     def measure(self, uuid: str, share: float, now_s: float) -> None:
         """Take what NVML says of the last second on one GPU."""
@@ -83,6 +84,7 @@ class Held:
             balance_s = self._before[uuid].balance_at_s(now_s) if uuid in self._before else 0.0
             use = self.uses[uuid] = Use(limit, now_s - WINDOW_S, balance_s)
         use.measure(share, limit, self.thawed_ratio(now_s), now_s)
+        self._follow_limits()
         if share > limit or not self.is_let_run():
             self.within_since_s = now_s
 
@@ -97,10 +99,14 @@ class Held:
         """
         return max(use.measured_s for use in self.uses.values()) - self.within_since_s
 
-    @property
-    def period_s(self) -> float:
-        """A longer period for a small share, of which the least part would be too much."""
-        return max(self._brake.period_s, LEAST_ON_S / min([use.limit for use in self.uses.values()]))
+    def hold_on(self, uuids: Set[str]) -> None:
+        """Hold it on these GPUs only."""
+        self.uses = {uuid: use for uuid, use in self.uses.items() if uuid in uuids}
+        self._follow_limits()
+
+    def _follow_limits(self) -> None:
+        """Take a longer period for a small share, of which the least part would be too much."""
+        self.period_s = max(self._brake.period_s, LEAST_ON_S / min([use.limit for use in self.uses.values()]))
 
     def next_on_s(self) -> float:
         """Return for how long of the next period it may run: by the GPU that leaves it the least."""
@@ -296,13 +302,13 @@ class ComputeDuty(Duty):
             if held.is_paused or not held.uses.keys() <= snapshot.held.keys():
                 continue
             unseen = {uuid for uuid in held.uses if self._has_unseen(snapshot, current, uuid)}
-            uses = {uuid: use for uuid, use in held.uses.items() if uuid in unseen and _is_limited(current, uuid)}
+            limited = {uuid for uuid in unseen if _is_limited(current, uuid)}
             if not unseen:
                 yield from self._release(current, "the programs that the library does not see are gone")
-            elif not uses or held.within_for_s() > _IDLE_S:
+            elif not limited or held.within_for_s() > _IDLE_S:
                 yield from self._release(current, "it keeps to its share")
             else:
-                held.uses = uses
+                held.hold_on(limited)
         self.tick_s = min((held.due_s for held in self._held.values()), default=None)
 
     def _has_unseen(self, snapshot: Snapshot, container: Contained, uuid: str) -> bool:

@@ -36,6 +36,7 @@ from vgpurun.util.threads import ended_by_errors
 
 REFRESH_INTERVAL_S = 0.5
 NEWCOMERS_INTERVAL_S = 0.1
+_NEWCOMERS_EARLY_S = 0.01  # at most: where something else is done then, one wake-up does for both
 _LEAST_WAIT_S = 0.001
 _TELLING_TAKES_S = 0.5  # at most: users name folders on servers that do not answer
 
@@ -122,14 +123,14 @@ class Running:
         refresh_at_s = news_at_s = clock()
         while not ended:
             now_s, is_news = clock(), False
-            if now_s >= news_at_s:  # not at each tick: those of held containers are many
-                news_at_s = now_s + NEWCOMERS_INTERVAL_S
+            if now_s >= news_at_s - _NEWCOMERS_EARLY_S:  # not at each tick: those of held containers are many
+                news_at_s = max(news_at_s, now_s) + NEWCOMERS_INTERVAL_S
                 is_news = self._newcomers.are_expected(self._reader.pids)
             if now_s >= refresh_at_s or is_news:
                 self.look()
                 # Not in step with anything: a program that is on the GPU between two looks would always be.
                 refresh_at_s = now_s + REFRESH_INTERVAL_S * random.uniform(0.6, 1.4)
-            self._guard.tick(clock())
+            self._guard.tick(clock() + _LEAST_WAIT_S)  # also what would be due before the next wake-up
             refresh_at_s, next_s = self._guard.next_s(refresh_at_s)
             if ending.wait(max(min(next_s, news_at_s) - clock(), _LEAST_WAIT_S)):
                 return

@@ -92,9 +92,11 @@ class TwoSeconds:
     """Simulated time, which ends after that."""
 
     now_s = 0.0
+    waits = 0
 
     def wait(self, timeout_s: float) -> bool:
         self.now_s += timeout_s
+        self.waits += 1
         return self.now_s >= 2
 
 
@@ -130,6 +132,31 @@ def test_what_is_due_all_the_time_makes_no_more_looks(monkeypatch: pytest.Monkey
     guard._run(ending, [])
     assert 19 <= restless.asked <= 21 and len(looks) <= 26
     assert max(later - earlier for earlier, later in pairwise(looks)) <= 0.11
+
+
+class InTurn(Restless):
+    """Duties that are due ten times a second, just before it is asked whether processes are about to come."""
+
+    def are_expected(self, _: object) -> bool:
+        self.asked += 1
+        return False
+
+    def next_s(self, at_latest_s: float) -> tuple[float, float]:
+        return at_latest_s, (int(self._time.now_s * 10 + 0.06) + 0.95) / 10
+
+
+@pytest.mark.usefixtures("root")
+def test_one_wake_up_does_for_what_is_due_at_nearly_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "Agent", Mortal)
+    ending = TwoSeconds()
+    duties: Any = InTurn(ending)
+    guard = Running(SETTINGS, Slices({}, {}), lambda _: None)
+    monkeypatch.setattr(guard, "_guard", duties)
+    monkeypatch.setattr(guard, "_newcomers", duties)
+    monkeypatch.setattr(guard, "look", lambda: None)
+    monkeypatch.setattr(run, "clock", lambda: ending.now_s)
+    guard._run(ending, [])
+    assert 19 <= duties.asked <= 21 and ending.waits <= 30
 
 
 @pytest.mark.usefixtures("root")
