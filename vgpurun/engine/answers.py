@@ -67,5 +67,5 @@ def _faults(found: object, form: _Form, name: str) -> Iterator[str]:
     elif isinstance(form, dict) and isinstance(found, dict):
         for key, inner in form.items():
             value = found.get(key.removesuffix("?"))
-            if value is not None or not key.endswith("?"):
+            if type(value) is not inner and (value is not None or not key.endswith("?")):  # mostly it is right
                 yield from _faults(value, inner, key.removesuffix("?"))

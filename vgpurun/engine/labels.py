@@ -56,10 +56,8 @@ def read_record(container: str, labels: Mapping[str, str], mounts: Sequence[Mapp
 
     `mounts` are the engine's own list. A container of which nobody has written down the id yet is about to be started.
     """
-    sources = {str(each.get("Destination")): str(each.get("Source") or "") for each in mounts}
-    own = [source for target, source in sources.items() if target in PRELOAD_FILES or target.startswith(_OWN_TARGETS)]
-    folder = _state_folder(labels.get(LABEL_STATE, ""), own)
-    folders = [Path(source).parent for target in _LIMITS_TARGETS if (source := sources.get(target))]
+    sources = [(str(each.get("Destination")), str(each.get("Source") or "")) for each in mounts]
+    folder, folders = _places(str(labels.get(LABEL_STATE, "")), tuple(sources))
     if not folder or not folders or "\0" in folder:  # which no path may have
         return None
     owner = state.known_owner(Path(folder)) or {}
@@ -68,6 +66,15 @@ def read_record(container: str, labels: Mapping[str, str], mounts: Sequence[Mapp
     ends_s = None if owner.get("has_ended") else state.ends_s(owner)
     slice_folder = next((str(each) for each in folders if each.parent.name == state.SLICES), "")
     return Record(folder, slice_folder, *_words(owner, labels), ends_s, tuple(map(str, folders[1:])))
+
+
+@lru_cache(maxsize=1024)  # the guard lists the same containers again and again
+def _places(label: str, mounts: tuple[tuple[str, str], ...]) -> tuple[str, tuple[Path, ...]]:
+    """Return the state folder, and that of each level's limits, by the targets and sources of mounts."""
+    sources = dict(mounts)
+    own = [source for target, source in sources.items() if target in PRELOAD_FILES or target.startswith(_OWN_TARGETS)]
+    folders = (Path(source).parent for target in _LIMITS_TARGETS if (source := sources.get(target)))
+    return _state_folder(label, own), tuple(folders)
 
 
 def state_label(folder: Path, sources: Collection[str]) -> str:
@@ -100,7 +107,7 @@ def _words(owner: Mapping[str, Any], labels: Mapping[str, str]) -> tuple[tuple[t
     return quotas, printable(user), printable(version)
 
 
-@lru_cache(maxsize=1024)  # the guard lists the same containers again and again
+@lru_cache(maxsize=1024)  # the same
 def _quotas(text: str) -> tuple[tuple[str, Quota], ...]:
     return tuple(quotas_from_json(text))
 
