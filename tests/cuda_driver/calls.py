@@ -1,11 +1,16 @@
 """How a function of the driver is found and called."""
 
+from __future__ import annotations
+
 import ctypes
-from collections.abc import Callable
 from ctypes import byref, c_char_p, c_int, c_void_p
 
 from cuda_driver.constants import SUCCESS
 from cuda_driver.prototypes import PROTOTYPES
+
+TYPE_CHECKING = False  # typing's own takes long to import, and so does what is imported here
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class CudaError(Exception):

@@ -1,12 +1,30 @@
 """Captures and graphs."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from ctypes import byref, c_int, c_uint64, c_void_p
 
 from cuda_driver.constants import CAPTURE_GLOBAL, GRAPH_MEMORY_RESERVED, GRAPH_UPLOAD, STREAM_NON_BLOCKING
 from cuda_driver.structures import AllocationNode, GraphUpdate, InstantiateParameters, Location, PoolProperties
 from cuda_driver.work import Work
+
+
+class Capture(list[int]):
+    """What a block puts into a stream; it then holds the graph.
+
+    No generator: contextlib would be a quarter of the start of hundreds of programs.
+    """
+
+    def __init__(self, driver: "Graphs", stream: int, mode: int) -> None:
+        self._driver = driver
+        self._stream = stream
+        self._mode = mode
+
+    def __enter__(self) -> "Capture":
+        self._driver.begin_capture(self._stream, self._mode)
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
+            self.append(self._driver.end_capture(self._stream))
 
 
 class Graphs(Work):
@@ -20,13 +38,8 @@ class Graphs(Work):
         self.call("cuStreamEndCapture", stream, byref(graph))
         return graph.value or 0
 
-    @contextmanager
-    def capture(self, stream: int, mode: int = CAPTURE_GLOBAL) -> Iterator[list[int]]:
-        """Captures what the block puts into the stream; the list then holds the graph."""
-        graphs: list[int] = []
-        self.begin_capture(stream, mode)
-        yield graphs
-        graphs.append(self.end_capture(stream))
+    def capture(self, stream: int, mode: int = CAPTURE_GLOBAL) -> Capture:
+        return Capture(self, stream, mode)
 
     def is_capturing(self, stream: int) -> int:
         """0: no, 1: yes, 2: yes, but the capture is invalid."""
