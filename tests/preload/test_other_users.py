@@ -64,6 +64,7 @@ def program_of(host: Host, user: int) -> Iterator[subprocess.Popen[str]]:
                 process.wait(20)
 
 
+@pytest.mark.slow
 def test_its_users_count_together_and_others_are_refused(shared: Host) -> None:
     for each in shared.folder.glob("sim*"):
         each.chmod(0o666)
@@ -78,6 +79,7 @@ def test_its_users_count_together_and_others_are_refused(shared: Host) -> None:
     roots.end()
 
 
+@pytest.mark.slow
 def test_another_user_sees_what_programs_hold_and_not_what_they_count(shared: Host) -> None:
     """The driver tells it to all. Refusals and times are in the usage file, which others could lock."""
     program = Program(shared, "--mem", "1g", "--gpus", "device=1")
@@ -114,6 +116,7 @@ def waiting(host: Host) -> list[tuple[str, list[str]]]:
     return [(each["user"], each["gpus"]) for each in found if {*each["gpus"]} <= {"0", "1"}]
 
 
+@pytest.mark.slow
 def test_all_users_wait_in_one_queue_until_they_end(shared: Host) -> None:
     """A waiting launch is known by its process, not by a lock on its ticket, which any user can take."""
     holder = Program(shared, "--mem", "1500m", "--gpus", "device=1")
@@ -179,6 +182,7 @@ def stranger_with(host: Host, limits: Path) -> Iterator[int]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_a_stranger_that_maps_the_limits_is_neither_suspended_nor_in_the_way(shared: Host) -> None:
     program = Program(shared, "--mem", "600m", "--gpus", "device=0")
     for each in shared.folder.glob("sim*"):

@@ -247,12 +247,14 @@ def test_the_third_leaves_even_when_none_can_be_sent() -> None:
     def steps() -> None:
         with Signals() as signals:
             signals.relay(lambda _: never.wait(10))
-            for _ in range(3):
-                get(signal.SIGINT)
+            try:
+                for _ in range(3):
+                    get(signal.SIGINT)
+            finally:
+                never.set()  # else its end is waited for
 
     with pytest.raises(AbandonedError):
         steps()
-    never.set()
 
 
 def test_only_what_is_to_be_relayed_is() -> None:

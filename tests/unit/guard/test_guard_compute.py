@@ -303,7 +303,7 @@ def test_what_is_off_is_let_be(world: Callable[..., World]) -> None:
     assert made.verbs() == [] and not made.is_frozen(tenant)
 
 
-@pytest.mark.parametrize("limit", [20, 50])
+@pytest.mark.parametrize("limit", [20, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("lives_s", "more"), [(0.33, 7), (0.15, 12), (0.6, 7)])
 def test_short_processes_one_after_the_other(
     world: Callable[..., World], lives_s: float, more: int, limit: int
@@ -333,6 +333,7 @@ def test_short_processes_that_the_library_counts_are_left_to_it(world: Callable[
     assert made.verbs() == [], "one is within its share, and the other one is seen"
 
 
+@pytest.mark.slow
 def test_a_pause_between_short_processes_pays_for_nothing(world: Callable[..., World]) -> None:
     """Processes run one at a time for 0.3 s, then none for 1.13: the guard does not forget their excess meanwhile."""
     random.seed(3)

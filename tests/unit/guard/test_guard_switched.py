@@ -64,7 +64,12 @@ def at_work(made: World, kernels: Kernels, sm: int = 20, **more: Any) -> tuple[s
     return tenant, program
 
 
-@pytest.mark.parametrize("name", ESCAPES)
+FAST = ("1 ms, 8 in flight", "a minute", "bursts of a second")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FAST)) for name in ESCAPES]
+)
 def test_ten_escapes_at_20_percent(world: Callable[..., World], name: str) -> None:
     random.seed(name)
     made, kernels = world(compute="unheld"), ESCAPES[name]
@@ -79,7 +84,10 @@ def test_ten_escapes_at_20_percent(world: Callable[..., World], name: str) -> No
     assert not made.is_frozen(tenant)
 
 
-@pytest.mark.parametrize(("lives_s", "limit", "most"), [(0.33, 20, 22), (0.33, 50, 56), (0.6, 20, 22)])
+@pytest.mark.parametrize(
+    ("lives_s", "limit", "most"),
+    [(0.33, 20, 22), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((0.33, 50, 56), (0.6, 20, 22)))],
+)
 def test_short_processes_one_after_the_other(
     world: Callable[..., World], lives_s: float, limit: int, most: float
 ) -> None:

@@ -47,6 +47,7 @@ def test_tables_and_a_page(profile: Path) -> None:
     assert len(page) < 300_000
 
 
+@pytest.mark.slow
 def test_the_page_goes_where_it_is_wanted(profile: Path, tmp_path: Path) -> None:
     assert report("-o", tmp_path / "page.html", profile).returncode == 0
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
