@@ -21,7 +21,7 @@ HOOKS = "".join((CHECKOUT / "lib/src/hook" / name).read_text() for name in ("hoo
 
 def caught(list_name: str) -> list[str]:
     """The symbols of one of the lists of hooks.h."""
-    body = re.search(rf"#define {list_name}\(X\)(.*?)\n\n", HOOKS, re.DOTALL)
+    body = re.search(rf"#define {list_name}\(X\)(.*?)(?:\n\n|\Z)", HOOKS, re.DOTALL)
     return re.findall(r"X\((\w+)\)", body.group(1))
 
 
