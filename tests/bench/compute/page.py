@@ -35,6 +35,7 @@ CASES = {
     "train16": "PyTorch, training with half of that batch: GPU and Python about as fast",
     "generate": "PyTorch, inference at batch size 1, a token at a time: bound by memory",
     "infer": "PyTorch, inference at batch size 1, 2048 tokens",
+    "allocation": "64 MiB are allocated and freed without a limit, beside programs with kernels of 5 ms",
     "decode": "PyTorch, inference at batch size 1, 64 tokens: bound by Python",
 }
 MOST = "most in a second %"

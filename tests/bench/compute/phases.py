@@ -102,6 +102,7 @@ def measure_in_phases(bench: Bench, program: str, seconds: float, limits: tuple[
 def _row(program: str, percent: int, library: str, rounds: Sequence[_Limited], native: float) -> Row:
     phases = [each.phase for each in rounds]
     uses_percent = statistics.fmean(each.uses_percent for each in rounds)
+    share_percent = statistics.fmean(phase.gpu_percent for phase in phases)
     speed_percent = statistics.fmean(each.speed_percent for each in rounds)
     note = (
         f"uses {uses_percent:.1f} % by itself; has {speed_percent:.2f} % of its speed; "
@@ -115,12 +116,12 @@ def _row(program: str, percent: int, library: str, rounds: Sequence[_Limited], n
         program,
         percent,
         library,
-        statistics.fmean(phase.gpu_percent for phase in phases),
+        share_percent,
         max(seconds, default=None),
         max(stalls_ms) if stalls_ms else None,
         native,
         note,
-        min(percent, uses_percent),
+        min(percent, max(uses_percent, share_percent)),  # its host may be faster under a limit that it does not need
     )
     least = 99 if percent > uses_percent else 0
     return replace(row, musts=[*row.musts, Must("speed", speed_percent, least, float("inf"))])

@@ -35,7 +35,11 @@ def cases(options: Options) -> Iterator[Case]:
     """A program beside itself, with each set of limits; natively too, for the GPU's own time-slicing."""
     sets = [each for each in SETS if not options.limits or _name(each).replace(" ", "") in options.limits]
     for program in options.programs or PROGRAMS:
-        yield Case("tenants", program, partial(_measure, program=program, seconds=options.seconds, sets=sets))
+        measured = {"program": program, "seconds": options.seconds}
+        yield Case("tenants", program, partial(_measure, **measured, sets=sets))
+        for limits in sets:
+            if len(limits) > MOST_NAMED:
+                yield Case("cost", ALLOCATION, partial(_measure_allocations, **measured, limits=limits))
     if not options.limits:
         yield Case("tenants", OF_ONE_CONTAINER, partial(_measure_one_container, seconds=options.seconds))
 
@@ -77,8 +81,6 @@ def _measure(bench: Bench, program: str, seconds: float, sets: Sequence[tuple[in
             row = _row(bench, library, program, names, launches, seconds, alone)
             note = f"Jain {jain(row.shares, limits):.5f}"
             yield replace(row, limits=_name(limits), musts=_musts(limits, row.shares), note=note)
-        if len(limits) > MOST_NAMED:
-            yield from _measure_allocations(bench, program, seconds, limits)
 
 
 def _row(
@@ -93,7 +95,7 @@ def _row(
 
 
 def _measure_allocations(bench: Bench, program: str, seconds: float, limits: tuple[int, ...]) -> Iterator[Row]:
-    """How long an allocation of 64 MiB takes who has no limit, beside all of these."""
+    """How long an allocation of 64 MiB takes for a program without a limit, beside all of these."""
     alone = bench.run(ALLOCATION, seconds / 2, bench.native())
     for library in (NATIVE, *bench.libraries):
         launches = [bench.limited(percent, library) if library else bench.native() for percent in limits]
