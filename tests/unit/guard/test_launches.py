@@ -83,7 +83,6 @@ def test_by_its_lock(launch: Path) -> None:
         child.kill()
 
 
-@pytest.mark.usefixtures("launch")
 def test_its_limits_are_read_when_they_have_changed(launch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of a slice that it has joined: that is the folder with its limits."""
     reads: list[Path] = []
@@ -121,6 +120,7 @@ def test_its_limits_are_read_when_they_have_changed(launch: Path, monkeypatch: p
     looking.close()
 
 
+@pytest.mark.usefixtures("launch")
 def test_other_files_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file on a server that does not answer would hold up the guard."""
     looked_at, look = [], Path.stat
