@@ -10,7 +10,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import re
 import stat
 import struct
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vgpurun.errors import ChannelError
-from vgpurun.util.kernel_text import read_lines
+from vgpurun.host.client_numbers import client_numbers
 from vgpurun.util.process_identity import ProcessIdentity
 
 _DEVICE = os.makedev(195, 255)  # /dev/nvidiactl
@@ -57,9 +56,8 @@ _GROUP = 0xA06C
 _SET_TIMESLICE, _GET_TIMESLICE = 0xA06C0103, 0xA06C0104
 DEFAULT_SLICE_US, _COPY_SLICE_US = 2048, 1024  # the driver's, of the compute engine and of copy engines
 
-_FIRST_CLIENT, _LAST_CLIENT = 0xC1D00000, 0xC1DFFFFF
+_FIRST_CLIENT, _LAST_CLIENT = 0xC1D00000, 0xC1DFFFFF  # their upper halves end in 0xc1
 _MOST_WRONG = 8  # numbers that no file of a process knows as a client: the driver may write a line for each
-_PIECE_BYTES, _MOST_BYTES = 1 << 20, 1 << 28  # memory that is searched
 
 
 class Driver:
@@ -393,8 +391,8 @@ class ProcessChannels:
         if not unknown:
             return
         newest = self._driver.newest_client()
-        likely = _numbers(self.process.pid, _FIRST_CLIENT, newest)
-        greater = _numbers(self.process.pid, min(newest + 1, _LAST_CLIENT), _LAST_CLIENT)
+        likely = client_numbers(self.process.pid, _FIRST_CLIENT, newest)
+        greater = client_numbers(self.process.pid, min(newest + 1, _LAST_CLIENT), _LAST_CLIENT)
         for number in chain(likely, takewhile(lambda _: not found, islice(greater, _MOST_WRONG))):
             if owner := self._owner_of(number, unknown, found):
                 yield owner
@@ -458,52 +456,3 @@ def _pidfd_getfd(process: int, number: int) -> int:
     if file < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return file
-
-
-def _numbers(pid: int, first: int, last: int) -> Iterator[int]:
-    """Yield numbers in a process's memory that may be these clients, each once; libcuda's own first. Raises OSError."""
-    seen: set[int] = set()
-    lowest, highest = (bytes([each >> 16 & 0xFF]) for each in (first, last))  # 0xd0 to 0xdf
-    # A single one is found ten times as fast, and there is one until 65536 clients have been made.
-    upper_half = re.compile((lowest if lowest == highest else b"[%b-%b]" % (lowest, highest)) + b"\xc1")
-    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
-        left_bytes = _MOST_BYTES
-        for start, end in _writable(pid):
-            for place in range(start, min(end, start + left_bytes), _PIECE_BYTES):
-                with suppress(OSError, ValueError):
-                    piece = os.pread(memory.fileno(), min(_PIECE_BYTES, end - place), place)
-                    for number in _clients(piece, upper_half):
-                        if first <= number <= last and number not in seen:
-                            seen.add(number)
-                            yield number
-            left_bytes -= min(end - start, left_bytes)
-
-
-def _clients(piece: bytes, upper_half: re.Pattern[bytes]) -> Iterator[int]:
-    """Yield what may be clients' numbers, by their upper half."""
-    for match in upper_half.finditer(piece):
-        first = match.start() - 2
-        if first >= 0 and first % 4 == 0 and not _is_pointer(piece[first : first + 8], first):
-            yield int.from_bytes(piece[first : first + 4], "little")
-
-
-def _is_pointer(words: bytes, place: int) -> bool:
-    """Whether it is rather the lower half of one, which the kernel has put there by chance."""
-    return place % 8 == 0 and 0x5000 <= int.from_bytes(words[4:], "little") < 0x8000
-
-
-def _writable(pid: int) -> Iterator[tuple[int, int]]:
-    """Yield the places of a process's own memory: libcuda's variables, then the heap, then others, small ones first.
-
-    Raises OSError.
-    """
-    places, previous = [], ""
-    for line in filter(None, read_lines(Path(f"/proc/{pid}/maps"))):  # there is none while it becomes another program
-        addresses, mode, _, _, _, *rest = line.split(None, 5)
-        start, end = (int(each, 16) for each in addresses.split("-"))
-        name = Path(rest[0]).name if rest else previous  # a library's variables go on where its file has ended
-        if mode.startswith("rw") and mode.endswith("p"):
-            is_other = 0 if name.startswith("libcuda.so") else 1 if name == "[heap]" else 2
-            places.append((is_other, end - start, start, end))
-        previous = name
-    yield from ((start, end) for *_, start, end in sorted(places))
