@@ -5,8 +5,10 @@
  */
 #include "control_records.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/memfd.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -210,13 +212,22 @@ static uint32_t pid_of_group(unsigned row) {
   return owner && state_owner_is_live(owner) ? state_pid_of(state_slot_of(owner)) : 0;
 }
 
+/* Without those of all users, those of others have no PID. */
+static uint32_t pid_for(const struct buffer *buffer, unsigned row) {
+  int saved_errno = errno;
+  pid_t pid = (pid_t)pid_of_group(row);
+  bool is_shown = buffer->of_all_users || (pid && kill(pid, 0) == 0);
+  errno = saved_errno;
+  return is_shown ? (uint32_t)pid : 0;
+}
+
 static void put(struct buffer *buffer, uint64_t word) {
   struct header *header = buffer->header->mapping;
   unsigned row = (unsigned)(word >> 1) % (1U << STATE_RECORD_ROW_BITS);
   struct record record = {.tag = word & 1 ? TAG_BEGINS : TAG_ENDS,
                           .number = (uint16_t)header->count,
                           .context = row + 1,
-                          .pid = buffer->of_all_users ? pid_of_group(row) : 0,
+                          .pid = pid_for(buffer, row),
                           .time_ns = word >> STATE_RECORD_BITS};
   memcpy((char *)buffer->ring->mapping + (size_t)header->put * buffer->record_bytes, &record, sizeof record);
   header->put = (header->put + 1) % buffer->records;
@@ -262,11 +273,13 @@ static enum control_status bind(struct control_client own, const struct control_
   if (call->size != sizeof parameters || !call->parameters)
     return STATUS_INVALID_ARGUMENT;
   memcpy(&parameters, (const void *)(uintptr_t)call->parameters, sizeof parameters);
+  if (parameters.all_users && geteuid() != 0)
+    return STATUS_INSUFFICIENT_PERMISSIONS;
   struct buffer *buffer = parameters.buffer ? find_buffer(parameters.buffer) : NULL;
   if (!buffer || buffer->device_row != device_row)
     return STATUS_NOT_FOUND;
   buffer->is_bound = true;
-  buffer->of_all_users = parameters.all_users && geteuid() == 0; /* else those of others have no PID */
+  buffer->of_all_users = parameters.all_users;
   buffer->next = records_by_now(device_row);
   return STATUS_OK;
 }

@@ -7,7 +7,6 @@ import os
 import pwd
 import signal
 import subprocess
-import sysconfig
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +18,7 @@ import pytest
 
 from cli import GPU_PROGRAM, PROGRAMS, WITH_PROGRAMS, Cli
 from docker_command import docker_command
-from support import CHECKOUT, unavailable, wait_until
+from support import CHECKOUT, python_for_all, wait_until
 from vgpurun.host.mps import CONTROL
 from vgpurun.together import server
 from vgpurun.together.group import MEMBERS, PIPES, Group
@@ -247,14 +246,7 @@ def test_a_slice_takes_its_folder_with_it(cli: Cli, specification: Path) -> None
 @pytest.fixture
 def open_cli(cli: Cli) -> Cli:
     """The command line by a Python that every user can run: the tests' own may lie in root's home."""
-    folder = cli.state_dir / "python"
-    subprocess.run([PYTHON, "-m", "venv", "--without-pip", folder], check=True)
-    (place,) = folder.glob("lib/*/site-packages")
-    (place / "tests.pth").write_text(f"{CHECKOUT}\n{sysconfig.get_path('purelib')}\n")
-    python = str(folder / "bin" / "python3")
-    tried = ["setpriv", f"--reuid={NOBODY.pw_uid}", "--clear-groups", "--", python, "-c", "import vgpurun"]
-    if subprocess.run(tried, cwd="/", capture_output=True).returncode:
-        unavailable(f"other users cannot read {CHECKOUT}")
+    python = python_for_all(cli.state_dir / "python", NOBODY.pw_uid)
     return replace(cli, command=(python, "-m", "vgpurun"))
 
 

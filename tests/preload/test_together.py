@@ -16,13 +16,14 @@ from governed import await_slice
 from members import BESIDE, SIM, Member, await_end, host_in_a_short_folder, member, one_group, telling
 
 from cuda_driver import Driver
-from support import assert_measured, assert_refused, wait_until
+from support import assert_measured, assert_refused, python_for_all, wait_until
 from support.programs import text_of
 from support.suspension import Host
 from vgpurun.together import server
 from vgpurun.together.group import MEMBERS, Group
 from vgpurun.util.locking import holder_of
 
+USER = 61301
 IN_TEAM = ("local", *SIM, "--slice", "team")
 
 
@@ -388,6 +389,33 @@ def test_beside_another_tenant_a_group_has_its_part(team: Host) -> None:
     """A group pays for no time in which another tenant is on the GPU: otherwise it would have 45."""
     assert team.vgpurun("slice", "update", *SIM, "--sm", "60", "team").returncode == 0
     assert_measured(lambda: shares_beside_another_tenant(team), lambda seen: 52 < seen[0] < 62 and 34 < seen[1] < 42)
+
+
+@pytest.mark.real_time
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs programs of two users")
+def test_a_group_that_is_not_root_s_pays_for_its_own_time_alone(host: Host) -> None:
+    """Its keeper is told of its user's programs alone."""
+    for folder in (host.folder, host.folder / "state", host.folder / "state" / "containers"):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o1777)
+    python = python_for_all(host.folder / "python", USER)
+    host.environment |= {"HOME": str(host.folder)}
+    as_user = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--", python, "-m", "vgpurun")
+    limits = ("--mem", "800m", "--sm", "60", "--gpus", "device=0")
+    subprocess.run([*as_user, "slice", "create", "team", *SIM, *limits, "--together"], env=host.environment, check=True)
+    for each in host.folder.glob("sim*"):
+        each.chmod(0o666)
+    program = ("--", python, "-c", text_of(count_kernels))
+    commands = [[*as_user, *IN_TEAM, *program]] * 2 + [
+        [sys.executable, "-m", "vgpurun", *BESIDE, "--sm", "40", *program]
+    ]
+
+    def shares() -> list[float]:
+        started = [subprocess.Popen(each, env=host.environment, stdout=subprocess.PIPE, text=True) for each in commands]
+        one, other, beside = (int(process.communicate(timeout=60)[0]) / 20 for process in started)
+        return [one + other, beside]
+
+    assert_measured(shares, lambda seen: 52 < seen[0] < 62 and 34 < seen[1] < 42)
 
 
 def test_new_limits_of_the_slice_are_those_that_its_programs_can_have(team: Host) -> None:

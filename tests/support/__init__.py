@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -136,6 +137,18 @@ def python_of(user: int, groups: str = "--clear-groups") -> Iterator[tuple[str, 
         if not _runs(python, user, groups):
             unavailable(f"other users cannot run {Path(sys.executable).resolve()}")
         yield python
+
+
+def python_for_all(folder: Path, user: int) -> str:
+    """Make a Python with this checkout that a user's programs can start, too: the tests' own may be in root's home."""
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", folder], check=True)
+    (place,) = folder.glob("lib/*/site-packages")
+    (place / "tests.pth").write_text(f"{CHECKOUT}\n{sysconfig.get_path('purelib')}\n")
+    python = str(folder / "bin" / "python3")
+    tried = ["setpriv", f"--reuid={user}", "--clear-groups", "--", python, "-c", "import vgpurun"]
+    if subprocess.run(tried, cwd="/", capture_output=True).returncode:
+        unavailable(f"other users cannot read {CHECKOUT}")
+    return python
 
 
 _runs_of: dict[tuple[int, str], bool] = {}

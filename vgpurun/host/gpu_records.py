@@ -1,8 +1,9 @@
 """Which process a GPU worked for, and how long, as the GPU itself has recorded it: the driver's context switch records.
 
-Root may have those of all users: from an event buffer of the driver's resource manager, in memory that is mapped here.
-Requests and numbers are those of NVIDIA's open kernel modules (src/common/sdk/nvidia/inc, nvos.h, class/ and ctrl/).
-A context that nobody else drives away stays on the GPU when it has nothing to do, and has no records then.
+Root may have those of all users, others those of their own: from an event buffer of the driver's resource manager, in
+memory that is mapped here. Requests and numbers are those of NVIDIA's open kernel modules (src/common/sdk/nvidia/inc,
+nvos.h, class/ and ctrl/). A context that nobody else drives away stays on the GPU when it has nothing to do, and has no
+records then.
 """
 
 import mmap
@@ -67,7 +68,7 @@ def opened(libcuda: str) -> Iterator["GpuRecords"]:
 
 
 class GpuRecords:
-    """The records of all GPUs of this host, from now on. Root alone may have them of others."""
+    """The records of all GPUs of this host, from now on. Root alone may have those of other users with their PIDs."""
 
     def __init__(self, driver: Driver) -> None:
         """Raises ChannelError, and OSError."""
@@ -94,7 +95,7 @@ class GpuRecords:
         ring, ring_memory = self._make_memory(_RECORDS * _RECORD.size)
         parameters = _BUFFER.pack(0, 0, _RECORD.size, _RECORDS, 0, 0, 1, 0, 0, subdevice, 0, header, ring, 0)
         buffer = self._make(self._client, _EVENT_BUFFER, parameters)
-        self._ask(subdevice, _BIND, _BINDING.pack(buffer, _RECORD.size - 8, _SIMPLE, 0, True, 0))
+        self._ask(subdevice, _BIND, _BINDING.pack(buffer, _RECORD.size - 8, _SIMPLE, 0, os.geteuid() == 0, 0))
         self._ask(buffer, _ENABLE, _ENABLING.pack(True, _KEEP_NEWEST))
         *_, uuid = _GID_INFO.unpack(self._ask(subdevice, _GET_GID_INFO, bytes(_GID_INFO.size)))
         next_ = _HEADER.unpack_from(header_memory)[1]

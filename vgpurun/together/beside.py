@@ -1,7 +1,8 @@
-"""For how long others had the GPUs while a group might work there: by the GPUs' own records, which root alone may have.
+"""For how long a group was off the GPUs while it might work there: by the GPUs' own records.
 
-Without them the group pays for that time as for its own. It does so, too, while the records know nothing of it: a
-context that nobody drives away stays on the GPU with nothing to do, unrecorded.
+The driver tells each user which processes of his are on a GPU, and when they leave it: that others come instead need
+not be known. Without records the group pays for all time as for its own. It does so, too, while the records know
+nothing of it: a context that nobody drives away stays on the GPU with nothing to do, unrecorded.
 """
 
 import time
@@ -28,10 +29,10 @@ class Beside:
         except (ChannelError, GpuError, OSError) as error:
             self.trouble = str(error)
 
-    def others_s(self) -> float:
-        """Return for how long others had each of the GPUs since the last time, 0 where that is not known."""
+    def away_s(self) -> float:
+        """Return for how long the group was off each of the GPUs since the last time, 0 where that is not known."""
         with suppress(ChannelError):
-            return min((each.others_s() for each in self._gpus), default=0.0)
+            return min((each.away_s() for each in self._gpus), default=0.0)
         return 0.0
 
     def close(self) -> None:
@@ -40,28 +41,28 @@ class Beside:
 
 
 class _Gpu:
-    """One GPU: who is there, and since when by its clock."""
+    """One GPU: whether the group is off it, and since when by its clock."""
 
     def __init__(self, records: GpuRecords, uuid: str, is_own: Callable[[int], bool]) -> None:
         self._records = records
         self._uuid = uuid
         self._is_own = is_own
-        self._is_others = False
+        self._is_off = False
         self._since_ns = records.now_ns(uuid)
         self._own_s = float("-inf")  # when a record of its own came last
 
-    def others_s(self) -> float:
-        others_ns, now_ns = 0, self._records.now_ns(self._uuid)
+    def away_s(self) -> float:
+        away_ns, now_ns = 0, self._records.now_ns(self._uuid)
         for record in self._records.read(self._uuid):
             is_own = self._is_own(record.pid)
             self._own_s = time.monotonic() if is_own else self._own_s
-            others_ns += self._passed_ns(record.time_ns)
-            self._is_others = record.begins and not is_own
-        others_ns += self._passed_ns(now_ns)
-        return others_ns / 1e9 if time.monotonic() < self._own_s + _KNOWN_S else 0.0
+            away_ns += self._passed_ns(record.time_ns)
+            self._is_off = not (is_own and record.begins)
+        away_ns += self._passed_ns(now_ns)
+        return away_ns / 1e9 if time.monotonic() < self._own_s + _KNOWN_S else 0.0
 
     def _passed_ns(self, time_ns: int) -> int:
-        """Return for how long others had it until then; from now on it counts anew."""
+        """Return for how long the group was off it until then; from now on it counts anew."""
         passed_ns = max(0, time_ns - self._since_ns)
         self._since_ns = max(self._since_ns, time_ns)
-        return passed_ns if self._is_others else 0
+        return passed_ns if self._is_off else 0

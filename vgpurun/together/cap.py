@@ -1,7 +1,7 @@
 """Holds a group to its part of the GPUs' time: as one, for what stops one client's channels stops all of its server's.
 
 After a period's work a client's channels are off for as long as it takes to earn what the group had. What a call takes,
-and what the host is late, counts, of a host that stands still no more than a period. The time in which others had the
+and what the host is late, counts, of a host that stands still no more than a period. The time in which it is off the
 GPU does not (beside.py). The server has channels of its own, which stop none.
 A client's channels stop nothing on a GPU where it has none: on several GPUs those of all clients are switched.
 By a client's channels the group has its time slice, too (slices.py).
@@ -34,13 +34,13 @@ class Cap:
         self,
         libcuda: str,
         is_member: Callable[[ProcessIdentity], bool],
-        others_s: Callable[[], float] = lambda: 0.0,
+        away_s: Callable[[], float] = lambda: 0.0,
         sleep: Callable[[float], object] = time.sleep,
         are_several: bool = False,
     ) -> None:
         """`is_member`: the daemon may name any process, where a container has put its own in its place.
 
-        `others_s` returns for how long others had the GPUs since the last time. `are_several`: the group has several.
+        `away_s` returns for how long the group was off the GPUs since the last time. `are_several`: it has several.
         """
         self.percent: int | None = None
         self.clients: Sequence[ProcessIdentity] = ()
@@ -49,7 +49,7 @@ class Cap:
         self._asked_s = self._sliced_s = time.monotonic()  # when it had that last, or there was nothing to ask
         self._libcuda = libcuda
         self._is_member = is_member
-        self._others_s = others_s
+        self._away_s = away_s
         self._sleep = sleep
         self._are_several = are_several
         self._held: list[ProcessChannels] = []
@@ -92,22 +92,22 @@ class Cap:
             self._paid_s, self._owed_s = time.monotonic(), 0.0
             return
         part = percent / 100
-        self._others_s()
+        self._away_s()
         self._sleep(max(_LEAST_S, part * _PERIOD_S - (time.monotonic() - self._paid_s)))
-        self._pay(part, self._others_s())
+        self._pay(part, self._away_s())
         if self._owed_s < part * _LEAST_S:
             self._note_held()
             return
         self._turn(True)
-        self._pay(part, self._others_s())
+        self._pay(part, self._away_s())
         self._sleep(min(self._owed_s / part, _IDLE_S))
         self._turn(False)
         self._pay(part, is_off=True)
 
-    def _pay(self, part: float, others_s: float = 0.0, is_off: bool = False) -> None:
+    def _pay(self, part: float, away_s: float = 0.0, is_off: bool = False) -> None:
         """Charge the time since the last call, and add what the group earns in it."""
         passed_s = time.monotonic() - self._paid_s
-        had_s = 0.0 if is_off else max(0.0, passed_s - others_s)
+        had_s = 0.0 if is_off else max(0.0, passed_s - away_s)
         self._owed_s = max(-_PERIOD_S, min(self._owed_s + had_s - part * passed_s, _PERIOD_S))
         self._paid_s += passed_s
 

@@ -58,7 +58,7 @@ class Keeper:
         self._cap = Cap(
             libcuda,
             lambda client: is_member(Path(f"/proc/{client.pid}"), group),
-            self._others_s,
+            self._away_s,
             are_several=len(uuids) > 1,
         )
         self._incidents: list[dict[str, object]] = []
@@ -158,11 +158,11 @@ class Keeper:
             self._cap.slice_us = slice_us(own, others)
         self._cap.percent = self._own.sm_percent
 
-    def _others_s(self) -> float:
-        """Return for how long others had the GPUs since the last time, for the cap."""
+    def _away_s(self) -> float:
+        """Return for how long the group was off the GPUs since the last time, for the cap."""
         if self._beside is None:
             self._beside = Beside(self._libcuda, self._uuids, self._is_own)
-        return self._beside.others_s()
+        return self._beside.away_s()
 
     def _is_own(self, pid: int) -> bool:
         """Whether a process is of the group: asked for each record, and looked up once between two looks."""
@@ -171,8 +171,7 @@ class Keeper:
         return self._own_pids[pid]
 
     def _tell_troubles(self) -> None:
-        beside = self._beside if os.geteuid() == 0 else None  # others may not have the records, which the page says
-        troubles = [self._cap.trouble, self._cap.slice_trouble, beside.trouble if beside else ""]
+        troubles = [self._cap.trouble, self._cap.slice_trouble, self._beside.trouble if self._beside else ""]
         words = (
             ("the time of all together is not limited", "their time is limited again"),
             ("beside others they have the driver's own time slice", "their time slice is their own again"),

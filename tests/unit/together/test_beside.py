@@ -1,4 +1,4 @@
-"""The time that others had the GPUs, by the GPUs' own records."""
+"""The time that a group was off its GPUs, by the GPUs' own records."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> tuple[Beside, Records]:
     return Beside("libcuda", ["GPU-1"], lambda pid: pid == OWN), records
 
 
-def test_only_the_time_of_others_counts(made: tuple[Beside, Records]) -> None:
+def test_the_time_in_which_it_is_off_the_gpu_counts(made: tuple[Beside, Records]) -> None:
     beside, records = made
     for begins, pid, time_ms in (
         (True, OWN, 2),
@@ -61,12 +61,12 @@ def test_only_the_time_of_others_counts(made: tuple[Beside, Records]) -> None:
     ):
         records.note(begins, pid, time_ms)
     records.time_ns = 20 * MS
-    assert beside.others_s() == pytest.approx(0.007)
+    assert beside.away_s() == pytest.approx(0.009)
     records.note(begins=True, pid=OTHER, time_ms=25)
     records.time_ns = 30 * MS
-    assert beside.others_s() == pytest.approx(0.005), "it is there still"
+    assert beside.away_s() == pytest.approx(0.005), "the other is there still"
     records.time_ns = 34 * MS
-    assert beside.others_s() == pytest.approx(0.004)
+    assert beside.away_s() == pytest.approx(0.004)
 
 
 def test_what_the_records_do_not_know_of_pays_for_all(
@@ -75,18 +75,18 @@ def test_what_the_records_do_not_know_of_pays_for_all(
     beside, records = made
     records.note(begins=True, pid=OTHER, time_ms=0)
     records.time_ns = 10 * MS
-    assert beside.others_s() == 0, "none of its own has come yet"
+    assert beside.away_s() == 0, "none of its own has come yet"
     monkeypatch.setattr(module, "_KNOWN_S", 0.0)
     records.note(begins=True, pid=OWN, time_ms=15)
     records.time_ns = 20 * MS
-    assert beside.others_s() == 0, "none has come for long"
+    assert beside.away_s() == 0, "none has come for long"
 
 
 def test_without_records_it_pays_for_all(made: tuple[Beside, Records], monkeypatch: pytest.MonkeyPatch) -> None:
     beside, records = made
     records.note(begins=True, pid=OWN, time_ms=1)
     records.error = True
-    assert beside.others_s() == 0
+    assert beside.away_s() == 0
     beside.close()
 
     def refused(_: object) -> None:
@@ -94,5 +94,5 @@ def test_without_records_it_pays_for_all(made: tuple[Beside, Records], monkeypat
 
     monkeypatch.setattr(module.gpu_records, "opened", refused)
     without = Beside("libcuda", ["GPU-1"], lambda _: True)
-    assert without.others_s() == 0 and without.trouble == "for root alone"
+    assert without.away_s() == 0 and without.trouble == "for root alone"
     without.close()
