@@ -9,13 +9,16 @@ import itertools
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runners import MAY_UNMOUNT, Container, answer, vgpurun
@@ -29,10 +32,11 @@ from runs import Bench, Process, Programs, gpus
 
 SECONDS = 8.0
 POINTS = 1.5
-TRAINING_S = float(os.environ.get("TRAINING_S", "540"))
+TRAINING_S = float(os.environ.get("TRAINING_S", "600"))
 KILLS = 100
 START_S = 1.0  # of a guard
 BEGIN_S = 20.0  # by then a container trains
+SETTLE_S = 3.0
 MOST_STALLED_MS = 1000
 
 
@@ -141,63 +145,74 @@ def test_a_container_without_its_preload(
     assert driver_s_log() == before
 
 
-@contextmanager
-def killing_guards(kills: int, seconds: float) -> Iterator[None]:
-    """Guards that hold everybody, each of which is killed after a random part of a time; and the next one starts."""
-    ending = threading.Event()
+def kill_guards(until_s: float) -> int:
+    """Start guards that hold everybody, each of which is killed after a random time; return how many."""
+    each_s, kills = (until_s - time.time()) / KILLS, 0
+    while kills < KILLS and time.time() < until_s:
+        with guarding("--compute", "all") as guard:
+            time.sleep(random.uniform(0, 2 * max(each_s - START_S, 0)))
+            guard.kill()
+        kills += 1
+    return kills
 
-    def run() -> None:
-        for _ in range(kills):
-            with guarding("--compute", "all") as guard:
-                ending.wait(random.uniform(0, 2 * seconds / kills - START_S))
-                guard.kill()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        thread.join()
+@dataclass
+class Training:
+    """A container that trains, and what it says of itself at its end."""
+
+    name: str
+    process: subprocess.Popen[str]
+    said: dict[str, Any] = field(default_factory=dict)
+
+    def per_second(self, began_s: float, ended_s: float) -> float:
+        """Steps, without the seconds in which that begins and ends."""
+        return statistics.fmean(self.said["steps"].get(str(at_s), 0) for at_s in range(int(began_s) + 1, int(ended_s)))
 
 
 def test_ten_minutes_of_training(python: str, host_image: Path) -> None:
-    """A container that has taken its preload away, and one that has it, are both held by the guard. In the second half
-    of the time it is killed again and again: nobody stays off, and all compute what they do without a limit.
+    """A container that has taken its preload away, and one that has it, are both held by the guard, at 30 and 50 and
+    the other way round. Then it is killed again and again: nobody stays off. All compute what they do without a limit.
     """
     container = Container(python, host_image)
     program = container.program("trained.py")
-    alone = answer(container.run(["--gpus", "device=0"], [*program, "30"]))
+    alone = answer(container.run(["--gpus", "device=0"], [*program, "20"]))
+    native = statistics.fmean(list(alone["steps"].values())[1:-1])
     without = ["sh", "-c", 'umount /etc/ld.so.preload && exec "$@"', "sh"]
-    before = driver_s_log()
+    before, began_s, part_s = driver_s_log(), time.time(), TRAINING_S / 5
     with ExitStack() as stack:
+
+        def started(kind: str, percent: int, options: Sequence[str], *words: str) -> Training:
+            name = f"training-{kind}-{os.getpid()}"
+            limits = ["--name", name, "--gpus", "device=0", "--sm", str(percent)]
+            command = [*words, *program, str(TRAINING_S)]
+            return Training(name, stack.enter_context(container.start([*limits, *options], command)))
+
         guard = stack.enter_context(guarding("--compute", "all"))
-        started = {
-            percent: stack.enter_context(
-                container.start(["--gpus", "device=0", "--sm", str(percent), *options], command)
-            )
-            for percent, options, command in (
-                (30, MAY_UNMOUNT, [*without, *program, str(TRAINING_S)]),
-                (50, (), [*program, str(TRAINING_S)]),
-            )
-        }
-        time.sleep(TRAINING_S / 2 + BEGIN_S)
+        unseen, seen = started("unseen", 30, MAY_UNMOUNT, *without), started("seen", 50, ())
+        time.sleep(BEGIN_S + part_s)
+        for training, percent in ((unseen, 50), (seen, 30)):
+            done = vgpurun(["update", "--sm", str(percent), training.name])
+            assert done.returncode == 0, done.stderr
+        exchanged_s = time.time()
+        time.sleep(SETTLE_S + part_s)
         guard.terminate()
         guard.wait()
-        with killing_guards(KILLS, TRAINING_S / 2 - BEGIN_S):
-            found = {
-                percent: json.loads(process.communicate()[0].splitlines()[-1]) for percent, process in started.items()
-            }
-    for percent, each in found.items():
-        share = 100 * each["per_second"][0] / alone["per_second"][0]
-        print(f"{percent}: {share:.2f} %, longest {each['longest_ms']} ms, {len(each['checksums'])} checksums")
-    assert driver_s_log() == before
-    checksums = [each["checksums"] for each in (alone, *found.values())]
+        ended_s = time.time()
+        kills = kill_guards(began_s + TRAINING_S)
+        for training in (unseen, seen):
+            training.said = json.loads(training.process.communicate()[0].splitlines()[-1])
+    parts = ((began_s + BEGIN_S, exchanged_s), (exchanged_s + SETTLE_S, ended_s))
+    shares = [100 * each.per_second(*part) / native for part in parts for each in (unseen, seen)]
+    longest_ms = [max(each.said["longest_ms"].values()) for each in (unseen, seen)]
+    checksums = [each["checksums"] for each in (alone, unseen.said, seen.said)]
+    print(
+        f"shares {shares}, {kills} kills, longest steps {longest_ms} ms, checksums {[len(each) for each in checksums]}"
+    )
     for theirs in itertools.combinations(checksums, 2):
         assert all(one == other for one, other in zip(*theirs, strict=False)), "the same to the bit"
-    for percent, each in found.items():
-        assert 100 * each["per_second"][0] / alone["per_second"][0] == pytest.approx(percent, abs=1)
-        assert max(each["longest_ms"]) < MOST_STALLED_MS
+    assert driver_s_log() == before
+    assert max(longest_ms) < MOST_STALLED_MS
+    assert shares == pytest.approx([30, 50, 50, 30], abs=1)
 
 
 def test_a_guard_that_is_killed_leaves_nothing_off(bench: Bench, python: str, host_image: Path) -> None:
