@@ -4,11 +4,13 @@ trained.py SECONDS: prints as JSON the steps that ended in each second of the cl
 weights' checksum after each 100 steps.
 """
 
-import hashlib
 import itertools
 import json
+import os
 import sys
 import time
+
+os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # with which cuBLAS always computes the same
 
 import torch
 
@@ -30,11 +32,10 @@ def step() -> None:
     torch.cuda.synchronize()
 
 
-def checksum() -> str:
-    digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
+def checksum() -> list[int]:
+    """Sums over the bits of all weights."""
+    words = [parameter.detach().view(torch.int32).to(torch.int64) for parameter in model.parameters()]
+    return [sum(int(each.sum()) for each in words), sum(int((each * each).sum()) for each in words)]
 
 
 step()
