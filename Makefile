@@ -64,7 +64,7 @@ demo: lib ## the limits at work: on this machine's GPU, or else on a simulated o
 RUN := PYTEST=$(BIN)/pytest tests/run
 
 # Lint beside the tests: mypy keeps one processor busy, and they wait for much.
-check: $(STAMP) lib ## lint, types, and the tests that take less than a minute in all
+check: $(STAMP) lib ## lint, types, and the fast tests
 	@$(MAKE) --silent --no-print-directory lint & lint=$$!; failed=0; \
 	$(BIN)/pytest -n $$(($(shell nproc) + 1)) --durations 5 --durations-min 1 -m 'not (real_time or slow or exhaustive)' \
 	  tests/unit tests/c tests/sim tests/preload $(ARGS) || failed=$$?; \
