@@ -87,31 +87,50 @@ static void check_asking(void) {
   CHECK(read_ms(&records, 20) == 2 && records.was_driven_away, "until it ended");
 }
 
-static void check_what_others_ask_for(void) {
+static void check_waiting(void) {
   struct records records = begin();
   record(OWN, BEGINS, 10);
   record(OWN, ENDS, 14);
   record(OTHER, BEGINS, 14);
-  other_asks();
-  CHECK(read_ms(&records, 20) == 4 && driver.flushes == 0, "another one has asked");
-  CHECK(!records.is_complete, "what came after that is not known");
+  CHECK(read_ms(&records, 15) == 4 && driver.flushes == 1 && records.is_complete, "until then it is to ask");
   record(OTHER, ENDS, 18);
-  record(OWN, BEGINS, 18);
-  CHECK(read_ms(&records, 20) == 0 && driver.flushes == 0, "that was just now");
+  record(OTHER, BEGINS, 18);
   other_asks();
-  CHECK(read_ms(&records, 21) == 0, "it goes on, and to when is not known");
-  record(OWN, ENDS, 24);
-  record(OTHER, BEGINS, 24);
+  CHECK(read_ms(&records, 19) == 0 && driver.flushes == 1, "another one has asked");
+  CHECK(!records.is_complete, "what came after that is not known");
+  record(OTHER, ENDS, 22);
+  record(OWN, BEGINS, 22);
+  record(OWN, ENDS, 25);
+  record(OTHER, BEGINS, 25);
+  CHECK(read_ms(&records, 26) == 0 && driver.flushes == 1, "that was just now");
   other_asks();
-  CHECK(read_ms(&records, 30) == 6 && driver.flushes == 0, "and all of it counts, once");
+  CHECK(read_ms(&records, 26) == 3 && driver.flushes == 1 && records.was_driven_away, "a turn that is over");
+  record(OTHER, ENDS, 28);
+  record(OWN, BEGINS, 28);
+  other_asks();
+  CHECK(read_ms(&records, 30) == 2 && driver.flushes == 2 && records.is_complete, "a turn is followed exactly");
+}
+
+static void check_that_nobody_else_asks(void) {
+  struct records records = begin();
+  record(OTHER, BEGINS, 10);
+  other_asks();
+  records.is_other_on = true;
+  CHECK(read_ms(&records, 11) == 0 && driver.flushes == 0, "another one has asked");
   wait_until_old();
-  record(OWN, BEGINS, 31);
-  CHECK(read_ms(&records, 33) == 2 && driver.flushes == 1 && records.is_complete, "nobody has asked any more");
+  record(OWN, BEGINS, 16);
+  CHECK(read_ms(&records, 18) == 2 && driver.flushes == 1 && records.is_complete, "and does not any more");
+  record(OWN, ENDS, 20);
+  record(OTHER, BEGINS, 20);
+  other_asks();
+  const struct channels gpu = {0};
+  CHECK(records_read_ns(&records, &gpu, true) / MS == 2 && driver.flushes == 2, "all of it is asked for");
 }
 
 int main(int count, char **names) {
   cases_begin(count, names);
   CASE("asking") check_asking();
-  CASE("what others ask for") check_what_others_ask_for();
+  CASE("waiting") check_waiting();
+  CASE("nobody else asks") check_that_nobody_else_asks();
   return cases_end();
 }

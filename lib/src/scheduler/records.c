@@ -8,7 +8,7 @@
 #define RECORDS 4096
 #define RECORD_BYTES 40
 #define HEADER_BYTES 4096
-#define FRESH_NS 4000000LL /* records that have come are of now: to ask takes 0.1 ms of the GPU's firmware */
+#define FRESH_NS 4000000LL /* records that others have asked for are of now: to ask takes 0.1 ms */
 
 #define BIND 0x20801238u   /* NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID_V2 */
 #define ENABLE 0x90cd0101u /* NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS */
@@ -120,6 +120,7 @@ static int64_t follow(struct records *records, const struct record *record) {
   int64_t was_on_ns = records->is_on ? max(record->time_ns - records->on_since_ns, 0) : 0;
   records->on_since_ns = max(record->time_ns, records->on_since_ns);
   records->is_on = is_on;
+  records->is_other_on = !own && record->tag == BEGINS;
   records->was_driven_away |= own && record->tag == ENDS;
   records->ran_while_off |=
       own && record->tag == BEGINS && records->off_since_ns != 0 && record->time_ns > records->off_since_ns;
@@ -135,30 +136,11 @@ void records_note_on(struct records *records) {
   records->ran_while_off = false;
 }
 
-/* Has the driver bring all records there that the GPU has made; to all who ask, whoever of them does. Who stays on the
- * GPU makes none. */
-static void flush(struct records *records) {
-  records->are_lost = rm_control(records->client, first_handle(records) + 2, FLUSH, NULL, 0) != RM_OK;
-  records->is_complete = !records->are_lost;
-}
-
-int64_t records_read_ns(struct records *records, const struct channels *gpu, bool all) {
-  int64_t host_ns = clock_now_ns(), now_ns = 0, on_ns = 0;
-  if (records->header == NULL)
-    return 0;
-  ask_numbers(records, gpu);
-  bool is_fresh = records->header->put != records->next || host_ns - records->came_at_ns < FRESH_NS;
-  records->is_complete = false;
-  if (all || !is_fresh)
-    flush(records);
-  if (records->are_lost) /* and their memory may be, too */
-    return 0;
+/* Returns for how long we were on the GPU by the records that have come. */
+static int64_t take_ns(struct records *records) {
   uint32_t put = records->header->put;
-  records->has_come = records->next != put;
-  if (records->is_complete)
-    channels_gpu_time(gpu, &now_ns);
-  else if (records->has_come)
-    records->came_at_ns = host_ns;
+  int64_t on_ns = 0;
+  records->has_come |= records->next != put;
   for (uint32_t left = RECORDS; records->next != put && records->next < RECORDS && left > 0; left--) {
     struct record record;
     memcpy(&record, (const void *)(records->ring + (size_t)records->next * RECORD_BYTES), sizeof record);
@@ -166,6 +148,27 @@ int64_t records_read_ns(struct records *records, const struct channels *gpu, boo
       on_ns += follow(records, &record);
     records->next = (records->next + 1) % RECORDS;
   }
+  return on_ns;
+}
+
+/* The driver brings all records that the GPU has made to all who ask, whoever of them does. */
+int64_t records_read_ns(struct records *records, const struct channels *gpu, bool all) {
+  int64_t host_ns = clock_now_ns(), now_ns = 0;
+  if (records->header == NULL)
+    return 0;
+  ask_numbers(records, gpu);
+  records->has_come = false;
+  int64_t on_ns = records->is_other_on && !all ? take_ns(records) : 0;
+  if (records->has_come)
+    records->came_at_ns = host_ns;
+  records->is_complete = all || !records->is_other_on || host_ns - records->came_at_ns >= FRESH_NS;
+  if (!records->is_complete)
+    return on_ns;
+  records->are_lost = rm_control(records->client, first_handle(records) + 2, FLUSH, NULL, 0) != RM_OK;
+  if (records->are_lost) /* and their memory may be, too */
+    return on_ns;
+  channels_gpu_time(gpu, &now_ns);
+  on_ns += take_ns(records);
   if (records->is_on && now_ns > records->on_since_ns) {
     on_ns += now_ns - records->on_since_ns;
     records->on_since_ns = now_ns;

@@ -16,6 +16,7 @@ struct records {
   uint32_t generation; /* of the objects, when the numbers were asked for */
   uint32_t numbers[CHANNELS_MOST_CHANNELS], number_count;
   bool is_on;           /* one of our contexts is on the GPU, or may be */
+  bool is_other_on;     /* another one of our user's is */
   int64_t on_since_ns;  /* by the GPU's clock: what was before has been counted */
   int64_t off_since_ns; /* likewise, while the channels are off; else 0 */
   bool are_lost;        /* the driver has freed them */
@@ -39,5 +40,6 @@ void records_note_on(struct records *records);
 
 /* Returns for how long one of our contexts has been on the GPU since the last call, in nanoseconds: what the GPU has
  * recorded by now; nothing where there are no records. While the channels are off that is time in which it does
- * nothing. Unless all of it is asked for, records that other processes have asked for lately are enough. */
+ * nothing. Unless all of it is asked for, who waits while another context is on the GPU takes what other
+ * processes have asked for lately. */
 int64_t records_read_ns(struct records *records, const struct channels *gpu, bool all);

@@ -105,7 +105,6 @@ void governor_settle(struct governor *governor) {
 /* Likewise, where nothing has taken us off the GPU but others. */
 void governor_settle_and_compare(struct governor *governor) {
   settle(governor, false);
-  bool is_all = governor->records.header == NULL || governor->records.is_complete; /* or somebody else asks, too */
-  samples_look(&governor->samples, is_all && !governor->records.was_driven_away);
+  samples_look(&governor->samples, !governor->records.was_driven_away);
   governor->records.was_driven_away = false;
 }
