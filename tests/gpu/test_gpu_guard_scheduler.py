@@ -197,7 +197,7 @@ def test_ten_minutes_of_training(python: str, host_image: Path) -> None:
         time.sleep(SETTLE_S + part_s)
         guard.terminate()
         guard.wait()
-        ended_s = time.time()
+        ended_s, after = time.time(), driver_s_log()
         kills = kill_guards(began_s + TRAINING_S)
         for training in (unseen, seen):
             training.said = json.loads(training.process.communicate()[0].splitlines()[-1])
@@ -205,14 +205,14 @@ def test_ten_minutes_of_training(python: str, host_image: Path) -> None:
     shares = [100 * each.per_second(*part) / native for part in parts for each in (unseen, seen)]
     longest_ms = [max(each.said["longest_ms"].values()) for each in (unseen, seen)]
     checksums = [each["checksums"] for each in (alone, unseen.said, seen.said)]
-    print(
-        f"shares {shares}, {kills} kills, longest steps {longest_ms} ms, checksums {[len(each) for each in checksums]}"
-    )
+    counts = [len(each) for each in checksums]
+    said = f"shares {shares}, {kills} kills, longest steps {longest_ms} ms, checksums {counts}"
+    print(said)
     for theirs in itertools.combinations(checksums, 2):
         assert all(one == other for one, other in zip(*theirs, strict=False)), "the same to the bit"
-    assert driver_s_log() == before
-    assert max(longest_ms) < MOST_STALLED_MS
-    assert shares == pytest.approx([30, 50, 50, 30], abs=1)
+    assert after == before, said  # to be killed with records open may cost a line, by a timer of the driver's
+    assert max(longest_ms) < MOST_STALLED_MS, said
+    assert shares == pytest.approx([30, 50, 50, 30], abs=1), said
 
 
 def test_a_guard_that_is_killed_leaves_nothing_off(bench: Bench, python: str, host_image: Path) -> None:
