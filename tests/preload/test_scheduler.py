@@ -382,27 +382,42 @@ def test_where_calls_take_long_there_are_fewer(sandbox: Sandbox, tmp_path: Path)
     assert 5 < waits(sandbox, tmp_path / "profile", half_of_the_time) < 30, "in 4 s, and not a hundred of them"
 
 
+def say_that_many_are_at_work() -> None:
+    """Write so in the presence file of the own tenant, again and again."""
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    while True:
+        for link in links:
+            with suppress(OSError), open(os.readlink(link), "r+b", buffering=0) as file:
+                if "presence" in file.name:
+                    os.pwrite(file.fileno(), struct.pack("<q", time.monotonic_ns()) * 100, 8 * 100)
+        time.sleep(0.2)
+
+
 def test_where_many_are_at_work_each_makes_fewer_calls(sandbox: Sandbox, tmp_path: Path) -> None:
     def program() -> None:
-        """Others of the container say that they are at work."""
-
-        def say() -> None:
-            links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
-            while True:
-                for link in links:
-                    with suppress(OSError), open(os.readlink(link), "r+b", buffering=0) as file:
-                        if "presence" in file.name:
-                            os.pwrite(file.fileno(), struct.pack("<q", time.monotonic_ns()) * 20, 8 * 100)
-                time.sleep(0.2)
-
         d = Driver.started()
         d.launch(d.kernel("spin_2us"))
         d.synchronize()
-        threading.Thread(target=say, daemon=True).start()
+        threading.Thread(target=say_that_many_are_at_work, daemon=True).start()
         time.sleep(0.1)
         half_of_the_time()
 
-    assert 5 < waits(sandbox, tmp_path / "profile", program) < 60, "in 4 s, and not a hundred of them"
+    assert waits(sandbox, tmp_path / "profile", program) < 20, "in 4 s, and not a hundred of them"
+
+
+def test_a_tenant_counts_once_whatever_it_says(sandbox: Sandbox, tmp_path: Path) -> None:
+    def program() -> None:
+        d = Driver.started()
+        d.launch(d.kernel("spin_2us"))
+        d.synchronize()
+        print("ready", flush=True)
+        say_that_many_are_at_work()
+
+    own = {"CUDA_DEVICE_SM_LIMIT": "50", "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(sandbox.folder / "own")}
+    with running(sandbox, program, Quota(None, 30)) as (liar, _):
+        count = waits(sandbox, tmp_path / "profile", half_of_the_time, **own)
+        liar.kill()
+    assert count > 20, "in 4 s, and not six of them"
 
 
 def test_beside_higher_priority_there_are_fewer_calls(sandbox: Sandbox, tmp_path: Path) -> None:

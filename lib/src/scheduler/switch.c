@@ -48,7 +48,7 @@ static bool is_answered(struct governor *governor, uint32_t status, int64_t now_
 static void note_duration(struct governor *governor, int64_t took_ns) {
   governor->calls_ns = min(took_ns, governor->calls_ns + governor->calls_ns / 4);
   int64_t least_ns = governor->others.higher_priority ? PERIOD_BESIDE_HIGHER_NS : GOVERNOR_PERIOD_NS;
-  double all_ns = (double)governor->calls_ns * (governor->others.processes + 1);
+  double all_ns = (double)governor->calls_ns * (governor->others.siblings + governor->others.tenants + 1);
   while (all_ns > MOST_OF_CALLS * (double)governor->period_ns && governor->period_ns < LONGEST_PERIOD_NS)
     governor->period_ns *= 2;
   while (all_ns < MOST_OF_CALLS / 3 * (double)governor->period_ns && governor->period_ns > least_ns)

@@ -71,6 +71,7 @@ static void add_to_view(struct tenants *tenants, const struct tenant_terms *term
   bool is_higher = terms->priority < tenants->terms.priority;
   tenants->view.higher_priority |= is_higher;
   tenants->view.peer |= !is_higher;
+  tenants->view.tenants++;
   if (terms->priority > tenants->terms.priority)
     return;
   if (terms->percent >= VGPU_NO_SM_LIMIT)
@@ -91,14 +92,10 @@ static void refresh(struct tenants *tenants, int64_t now_ns) {
   }
   tenants->refreshed_ns = now_ns;
   tenants->others = (struct sums){0};
-  int siblings = presence_count(presence, 0, now_ns);
-  tenants->view = (struct tenants_view){.siblings = siblings, .processes = siblings};
-  for (int i = 1; i < presence->count; i++) {
-    int processes = presence_count(presence, i, now_ns);
-    tenants->view.processes += processes;
-    if (processes > 0)
+  tenants->view = (struct tenants_view){.siblings = presence_count(presence, 0, now_ns)};
+  for (int i = 1; i < presence->count; i++)
+    if (presence_count(presence, i, now_ns) > 0)
       add_to_view(tenants, &presence->tenants[i].terms);
-  }
 }
 
 struct tenants_view tenants_refresh(struct tenants *tenants, bool has_time) {

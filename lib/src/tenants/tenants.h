@@ -27,7 +27,7 @@ struct tenants_view {
   bool higher_priority; /* another tenant, of a higher priority than ours */
   bool peer;            /* another one, of ours or of a lower one */
   int siblings;         /* other processes of our tenant */
-  int processes;        /* of all tenants, but for our own */
+  int tenants;          /* others, which count once, whatever they say */
 };
 
 /* Opens our tenant's files for a process with that slot in its usage file, on a device with that number in the tenant's
