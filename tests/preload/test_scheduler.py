@@ -449,8 +449,8 @@ def test_who_waits_for_nothing_beside_others_is_found_idle(sandbox: Sandbox) -> 
         sandbox.start_python(program, **variables) as waiting,
     ):
         assert line(telling) == line(waiting) == "ready"
+        await_slice(telling, 6000)
         await_slice(telling, 12000)
-        await_slice(telling, 24000)
         telling.kill()
         waiting.kill()
 
@@ -469,14 +469,14 @@ def test_slices_follow_limits_processes_and_priorities(sandbox: Sandbox) -> None
 
         low = Quota(None, 60, priority=Priority.LOW)
         first = started("low", low)
-        await_slice(first, 24000)
-        second = started("low", low)
         await_slice(first, 12000)
-        await_slice(second, 12000)
+        second = started("low", low)
+        await_slice(first, 6000)
+        await_slice(second, 6000)
         high = started("high", Quota(None, 30))
         await_slice(first, 1000)  # beside another of its own priority
         await_slice(second, 1000)
-        await_slice(high, 12000)
+        await_slice(high, 6000)
         second.kill()
         await_slice(first, 100)
         peer = started("peer", low)
@@ -484,7 +484,7 @@ def test_slices_follow_limits_processes_and_priorities(sandbox: Sandbox) -> None
         await_slice(peer, 1000)
         peer.kill()
         high.kill()
-        await_slice(first, 24000)
+        await_slice(first, 12000)
 
 
 MANY = 24

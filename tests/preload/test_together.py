@@ -356,7 +356,7 @@ def test_on_each_gpu_the_time_of_all_together_is_limited(host: Host) -> None:
 def test_beside_others_a_group_has_the_time_slice_of_its_limit_and_priority(team: Host) -> None:
     with telling(team, *IN_TEAM) as one, telling(team, *IN_TEAM):
         await_slice(one, 2048)
-        for options, slice_us in ((("--sm", "60"), 24000), (("--sm", "10"), 4000), (("--priority", "low"), 4000)):
+        for options, slice_us in ((("--sm", "60"), 12000), (("--sm", "10"), 4000), (("--priority", "low"), 4000)):
             assert team.vgpurun("slice", "update", *SIM, *options, "team").returncode == 0
             await_slice(one, slice_us)
         with telling(team, *BESIDE, "--sm", "20"):
@@ -369,10 +369,10 @@ def test_beside_others_a_group_has_the_time_slice_of_its_limit_and_priority(team
 
 def test_others_see_a_group_at_work(team: Host) -> None:
     with telling(team, *BESIDE, "--sm", "50", "--priority", "low") as other:
-        await_slice(other, 20000)
+        await_slice(other, 10000)
         with telling(team, *IN_TEAM):
             await_slice(other, 100)
-        await_slice(other, 20000)
+        await_slice(other, 10000)
 
 
 def shares_beside_another_tenant(team: Host) -> list[float]:

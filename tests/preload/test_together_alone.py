@@ -51,7 +51,7 @@ def record(group: Path) -> dict[str, Any]:
 def test_a_group_has_the_time_slice_of_its_priority(host: Host) -> None:
     low = (*ALONE, "--mem", "200m", "--priority", "low")
     with telling(host, *low) as one, telling(host, *low), telling(host, *BESIDE, "--sm", "20", "--priority", "low"):
-        await_slice(one, 40000)
+        await_slice(one, 20000)
         with telling(host, *BESIDE, "--sm", "20"):
             await_slice(one, 1000)
 

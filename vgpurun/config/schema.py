@@ -208,7 +208,7 @@ GUARD = (
         "nvidia-cuda-mps-server", is_list=True),
 )  # fmt: skip
 
-SLICE_AT_ALL_US = 40000  # for 100 percent, as the library sets it (lib/src/scheduler/switch.c)
+SLICE_AT_ALL_US = 20000  # for 100 percent, as the library sets it (lib/src/scheduler/switch.c)
 LOW_SLICE_US = 150  # the library gives way to a launch of high priority in the same way
 
 

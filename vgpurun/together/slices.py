@@ -18,7 +18,7 @@ from vgpurun.limits.quota import Quota
 from vgpurun.storage import state, tenants
 from vgpurun.storage.shared_file import read_regular
 
-_AT_ALL_US, _LEAST_US = 40000, 4000  # for 100 percent, and at the least: these four are the library's
+_AT_ALL_US, _LEAST_US = 20000, 4000  # for 100 percent, and at the least: these four are the library's
 _BESIDE_HIGHER_US, _BESIDE_HIGHER_OF_SEVERAL_US = 100, 1000
 _LASTS_S = 0.8  # of a tenant's work, after it was seen last
 _DEVICE_BYTES = abi.PRESENCE_BYTES // abi.MAX_DEVICES

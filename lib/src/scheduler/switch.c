@@ -6,21 +6,20 @@
 #define LONGEST_PERIOD_NS (16 * GOVERNOR_PERIOD_NS)
 #define PERIOD_BESIDE_HIGHER_NS (4 * GOVERNOR_PERIOD_NS) /* requests of high priority wait for switches, too */
 #define MOST_OF_CALLS 0.1          /* of the time, for one call of each process; a longer period has fewer */
+#define SLICE_AT_ALL_US 20000      /* of the GPU's own time-slicing, for 100 percent */
 #define SLICE_BESIDE_HIGHER_US 100 /* a request of high priority waits for as long */
 #define SLICE_OF_SEVERAL_US 1000   /* likewise, where several of lower priority drive each other away all the time */
 #define SET_SLICES_NS 500000000LL  /* again: what is set before the driver schedules a group is lost */
 
 /* ---- slices ------------------------------------------------------------------------------------------------------ */
 
-/* Where all of the GPU falls to those who are at work, each has it once in a period. */
 static uint64_t wanted_slice_us(const struct governor *governor, struct tenants_view others) {
   uint32_t percent = governor->account.terms.percents[0];
   if (others.higher_priority)
     return others.peer || others.siblings > 0 ? SLICE_OF_SEVERAL_US : SLICE_BESIDE_HIGHER_US;
   if (percent >= VGPU_NO_SM_LIMIT && !others.peer)
     return GOVERNOR_DEFAULT_SLICE_US;
-  return (uint64_t)max(percent * GOVERNOR_PERIOD_NS / 100000, GOVERNOR_LEAST_SLICE_US) /
-         (uint64_t)(others.siblings + 1);
+  return (uint64_t)max(percent * SLICE_AT_ALL_US / 100, GOVERNOR_LEAST_SLICE_US) / (uint64_t)(others.siblings + 1);
 }
 
 /* Takes no answer for one about switches: a driver may set slices, and refuse to switch. */

@@ -416,7 +416,7 @@ def test_what_the_guard_does(write: Write) -> None:
 def test_time_slices_of_programs_outside(write: Write) -> None:
     path = write("outside:\n  users: {ann: low, bob: 20}\n  cgroups: {/slurm: 50%}\n")
     configured = Config(read_config(path, is_admins=True), ConfigFile())
-    assert configured.outside() == ({"ann": 150, "bob": 8000}, {"/slurm": 20000})
+    assert configured.outside() == ({"ann": 150, "bob": 4000}, {"/slurm": 10000})
     assert Config(ConfigFile(), ConfigFile()).outside() == ({}, {})
     with pytest.raises(ConfigError, match="outside is the administrator's"):
         read_config(path, is_admins=False)

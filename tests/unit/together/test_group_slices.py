@@ -28,11 +28,11 @@ UNLIMITED = Quota()
     ("own", "others", "slice_us"),
     [
         (UNLIMITED, [], 2048),
-        (UNLIMITED, [HIGH], 40000),
-        (HIGH, [], 20000),
-        (HIGH, [LOW, HIGH], 20000),
+        (UNLIMITED, [HIGH], 20000),
+        (HIGH, [], 10000),
+        (HIGH, [LOW, HIGH], 10000),
         (Quota(None, 1), [], 4000),
-        (LOW, [LOW], 12000),
+        (LOW, [LOW], 6000),
         (LOW, [HIGH], 100),
         (LOW, [HIGH, LOW], 1000),
     ],
@@ -49,7 +49,7 @@ def test_numbers_are_the_library_s() -> None:
             for each in ("scheduler/switch.c", "scheduler/governor_parts.h", "tenants/presence.h")
         ))
     )  # fmt: skip
-    assert int(defined["GOVERNOR_PERIOD_NS"]) == 1000 * slices._AT_ALL_US
+    assert int(defined["SLICE_AT_ALL_US"]) == slices._AT_ALL_US
     assert int(defined["GOVERNOR_LEAST_SLICE_US"]) == slices._LEAST_US
     assert int(defined["GOVERNOR_DEFAULT_SLICE_US"]) == DEFAULT_SLICE_US
     assert int(defined["SLICE_BESIDE_HIGHER_US"]) == slices._BESIDE_HIGHER_US
