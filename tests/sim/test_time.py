@@ -213,11 +213,11 @@ def test_a_launch_costs_the_host_little(machine: Machine) -> None:
         kernel = driver.kernel("nothing_0us")
         launch = driver.function("cuLaunchKernel")
         best = 1.0
-        for _ in range(20):
+        for _ in range(400):  # one of which nothing disturbs
             began = time.process_time()
-            for _ in range(1000):
+            for _ in range(100):
                 launch(kernel, 1, 1, 1, 1, 1, 1, 0, 0, None, None)
-            best = min(best, (time.process_time() - began) / 1000)
+            best = min(best, (time.process_time() - began) / 100)
         print(best)
 
     assert float(machine.python(program)) < 5e-6, "with ctypes, which takes most of it"
