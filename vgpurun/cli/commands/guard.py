@@ -27,7 +27,7 @@ _GROUP, _CONTAINER = "Guard", "Container"
     "--compute", type=click.Choice(GUARD_COMPUTE), group=_GROUP,
     help="Action on a container that uses more than its share through programs that the library does not see. hold: "
     "freeze and thaw it in turn. unheld: have the GPU's scheduler take them off the GPU. all: every program "
-    "with a limit, also for those that the library sees (experimental). By default as configured, or hold.",
+    "with a limit, also those that the library sees (experimental). By default as configured, or hold.",
 )  # fmt: skip
 @option(
     "--outside", type=click.Choice(GUARD_OUTSIDE), group=_GROUP,
