@@ -8,7 +8,7 @@ from cuda_driver.work import Work
 
 
 class Capture(list[int]):
-    """What a block puts into a stream; it then holds the graph.
+    """Work that a block puts into a stream; it then holds the graph.
 
     No generator: contextlib would be a quarter of the start of hundreds of programs.
     """

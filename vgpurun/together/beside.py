@@ -41,7 +41,7 @@ class Beside:
 
 
 class _Gpu:
-    """One GPU: whether the group is off it, and since when by its clock."""
+    """Whether the group is off a GPU, and since when by its clock."""
 
     def __init__(self, records: GpuRecords, uuid: str, is_own: Callable[[int], bool]) -> None:
         self._records = records

@@ -1,4 +1,4 @@
-"""What a program is charged while it is measured, how busy its GPU is by its own counter, and how fast it is clocked.
+"""A program's charges while it is measured, how busy its GPU is by its own counter, and how fast that is clocked.
 
 That tells of a share that is off whether the limit is, or its price, or the GPU itself: less work at a time lets it run
 at a higher clock.

@@ -430,7 +430,7 @@ class TestLocal:
         assert run("local", "--driver", "sim", "-e", f"PATH={CHECKOUT}", "Makefile").returncode == 126
 
     def test_signals_are_the_commands(self, environment: dict[str, str]) -> None:
-        """It may go on, or end as it likes to."""
+        """Let it go on, or end as it likes to."""
         names = ("HUP", "USR1", "TERM", "INT")
         traps = [f"trap 'echo {name}{'; exit 9' * (name == names[-1])}' {name}" for name in names]
         script = "; ".join((*traps, "echo ready", "while :; do sleep 0.05; done"))

@@ -381,7 +381,7 @@ def test_limits_of_a_part_and_of_what_is_around_it(tmp_path: Path, make_cgroup: 
 def test_a_usage_file_that_counts_nobody_is_read_again_when_it_has_changed(
     tmp_path: Path, make_cgroup: Callable[[str], Cgroup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is counted may become a program past the library without a write to the file: it is asked about."""
+    """Ask about a counted one, too: it may become a program past the library without a write to the file."""
     slots = set[tuple[int, int]]()
     reads: list[Path] = []
 
