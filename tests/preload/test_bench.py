@@ -38,10 +38,10 @@ def rows(folder: Path) -> list[dict[str, str]]:
 def test_each_measurement_is_a_row(sandbox: Sandbox, tmp_path: Path) -> None:
     """On one GPU, on several at once, and on one that cannot be made here."""
     limits = ("--limits", "50", "--out", str(tmp_path / "out"))
-    result = measure(sandbox, "--gpus", "all", "--only", "two-gpus", *limits)
+    result = measure(sandbox, "--gpus", "all", "--only", "two-gpus", "--programs", "collectives,exchanges", *limits)
     assert result.returncode == 0, result.stdout + result.stderr
     assert [(row["table"], row["case"], row["limits"]) for row in rows(tmp_path / "out")] == [
-        ("two-gpus", "collectives", "50"),
+        *(("two-gpus", "collectives", limit) for limit in ("50", "50 / 50")),
         *(("two-gpus", "exchanges", limit) for limit in ("99", "50", "50 / 50", "100 / 100")),
     ]
     result = measure(sandbox, "--gpus", "all", "--only", "shares", "--programs", "1ms,nothing", *limits)

@@ -82,9 +82,8 @@ static void note_on(struct governor *governor, uint32_t generation, bool ended_a
  * it. Of a context that was being made the list has not all channels, and the driver puts it back. */
 void governor_turn(struct governor *governor, bool off) {
   bool ended_a_kernel = !off && outstanding_note_on(governor->meter);
-  if (!off)
-    records_read_ns(&governor->records, &governor->gpu,
-                    true); /* nothing ran, and to be taken off is not to be driven away */
+  if (!off) /* nothing ran, and to be taken off is not to be driven away */
+    records_read_ns(&governor->records, &governor->gpu, true);
   int64_t began_ns = clock_now_ns();
   uint32_t generation = channels_generation(), status = channels_switch(&governor->gpu, off);
   int64_t now_ns = clock_now_ns();

@@ -50,7 +50,10 @@ class _Phase:
         self.most_in_a_second = run.most_in_a_second(from_s, from_s + seconds)
         self.longest_stall_ms = run.longest_stall_ms_between(from_s, from_s + seconds)
         self.charged_percent = watched.charged_percent(*at_s)
-        self.gpu_percent = watched.gpu_percent(*at_s) or 0.0
+        gpu_percent = watched.gpu_percent(*at_s)
+        if gpu_percent is None:
+            raise RuntimeError(f"the GPU's counter told nothing of {seconds:g} seconds")
+        self.gpu_percent = gpu_percent
         self.clock_mhz = watched.clock_mhz(*at_s)
 
 
